@@ -22,9 +22,9 @@ _RDNA_WAVE = 32  # lanes of a wave of every RDNA device; those with waves of 64 
 def architecture(device: Device) -> str:
     """The architecture family of a device, by what its profile says: never by its name.
 
-    CUDA devices go by the major number of their compute capability (Volta and Turing share 7, Ampere and Ada 8: the
-    stricter way), AMD's by the width of their waves and whether they have matrix units (RDNA, CDNA, older ones), CPUs by the
-    core that the compiler is told, whatever part of its instruction set is used.
+    CUDA devices go by the major number of their compute capability (Volta and Turing share 7, Ampere and Ada 8: the stricter
+    way). AMD's go by the width of their waves and whether they have matrix units (RDNA, CDNA, older ones); CPUs by the core
+    that the compiler is told, whatever part of its instruction set is used.
     """
     if device.kind == "cuda":
         digits = "".join(c for c in device.arch if c.isdigit())

@@ -133,9 +133,12 @@ def known_named(name: str) -> Known | None:
     return known_arch(match[1], int(match[2]), name=match[0]) if match else known
 
 
-def stranger(name: str, *, vendor: str, on_cpu: bool, told: str = "") -> Known:
-    """A device that no table has: its name, its vendor, whether it is a CPU. ``told`` tells it from others of the name."""
-    plain_id = "-".join(re.findall(r"[a-z0-9]+", f"{name} {told}".lower())) or "unknown"
+def stranger(name: str, *, vendor: str, on_cpu: bool, qualifier: str = "") -> Known:
+    """A device that no table has: its name, its vendor, whether it is a CPU.
+
+    ``qualifier``: what tells it from others of the name.
+    """
+    plain_id = "-".join(re.findall(r"[a-z0-9]+", f"{name} {qualifier}".lower())) or "unknown"
     return Known(
         id=plain_id,
         name=name,

@@ -56,6 +56,7 @@ def counts() -> dict[str, int]:
                 long += sum(len(sentence.split()) > MOST_WORDS for sentence in sentences(text))
     return {
         "bindings of names that say nothing": bound,
+        "bindings of such names in tests": sum(map(bindings_of, Path(__file__).parent.rglob("*.py"))),
         "docstrings that begin with What, Whether, How, Where, The same": starts,
         f"sentences of docstrings with more than {MOST_WORDS} words": long,
         "calls of .parse( outside records and the command line": parses,
@@ -69,6 +70,11 @@ def sentences(text: str) -> list[str]:
     """Sentences of a docstring; a line of a list, a table or an example ends one."""
     paragraphs = re.split(r"\n\s*\n|\n(?=\s*(?:[-*|>]|\w+:\s))|\n(?=\s{4})", text)
     return [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?;:])\s+", paragraph)]
+
+
+def bindings_of(path: Path) -> int:
+    """Number of bindings of banned names in a source file."""
+    return sum(map(node_binds, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
 
 
 def node_binds(node: ast.AST) -> bool:

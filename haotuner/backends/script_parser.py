@@ -1,8 +1,8 @@
 """TVM's script parser called on a stack of its own, and without parsing one text twice.
 
-For each program and macro it asks ``inspect`` for every Python frame above it, and ``inspect`` looks through all loaded
-modules for each frame without a file (``-m``, ``-c``, and every expression that the parser evaluates). So a program takes
-the longer, the deeper its caller: in a test twice as long as on a thread.
+For each program and macro it asks ``inspect`` for every Python frame above it. ``inspect`` looks through all loaded modules
+for each frame without a file (``-m``, ``-c``, and every expression that the parser evaluates). So a program takes the
+longer, the deeper its caller: in a test twice as long as on a thread.
 
 It also makes its tree of a program and of each macro anew for every kernel, a fifth of what a kernel of CUDA takes.
 A macro asks where each frame above it is written though it wants the frames' globals alone: a seventh.

@@ -46,7 +46,7 @@ def error_share(case: CallCase, y: NDArray[Any]) -> float:
 
 
 def computed_by(op: Op) -> dict[str, str]:
-    """How a library may have come by a result: convolutions in fp32 by minimal filtering, whose errors are larger."""
+    """Ways by which a library may get a result: convolutions in fp32 by minimal filtering, whose errors are larger."""
     tile = max(filter_tiles(op), default=0) if is_convolution(op.kind) and op.dtype == "fp32" else 0
     return {FILTERED: str(tile)} if tile else {}
 
@@ -83,7 +83,7 @@ def _rows_of(values: NDArray[Any], axes: tuple[str, ...], axis: str, rows: NDArr
 
 
 def _is_linear(op: Op) -> bool:
-    """Whether features of a result add up as those of the weight do: no epilogue, and sums that no narrower integer cuts."""
+    """True if features of a result add up as those of the weight do: no epilogue, and sums that no narrower integer cuts."""
     product = op.kind == "dense" or is_convolution(op.kind)
     element_type = DTYPES[op.dtype_of(op.meaning.output)]
     return product and not op.epilogue and (element_type.eps > 0 or element_type.name == "int32")

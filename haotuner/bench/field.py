@@ -42,7 +42,7 @@ class Field:
         return tuple(name for name in self.peers if (takes := known(name)) is None or takes(op))
 
     def can_be_cold(self, op: Op) -> bool:
-        """Whether calls may take many weights, or what rests, in turn; on GPUs those of plain layers and of experts."""
+        """True if calls may take many weights, or what rests, in turn; on GPUs those of plain layers and of experts."""
         return bool(resting(op)) if self.on_host else plain_layer(op) or plain_groups(op)
 
     def cold(self, op: Op, shape: Shape, cache_bytes: int) -> Rotation:

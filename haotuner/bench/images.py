@@ -49,5 +49,5 @@ class ConvAttributes:
 
 
 def channels_last(op: Op) -> bool:
-    """Whether an op is a convolution that stores channels last."""
+    """True if an op is a convolution that stores channels last."""
     return is_convolution(op.kind) and ConvAttributes.of(op).last

@@ -213,16 +213,16 @@ def contenders(
     *,
     threads: int,
     environment: Mapping[str, str],
-    given: Mapping[str, Sequence[str]] | None = None,
+    input_values: Mapping[str, Sequence[str]] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[dict[str, Child], dict[str, float]]]:
     """Ours and each peer that has a file (`files_of`), loaded, in processes of their own; and milliseconds of each load.
 
     Peers that cannot load are left out; HaotunerError with its words where ours cannot.
     """
-    inputs = drawn_ends(model, given or {})
+    inputs = drawn_ends(model, input_values or {})
     config = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
-            "requests": [dict(request) for request in requests], "given": dict(given or {})}  # fmt: skip
+            "requests": [dict(request) for request in requests], "given": dict(input_values or {})}  # fmt: skip
     read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}
     surroundings = child_environment(environment, Setting(threads=threads))
     children = {
@@ -247,14 +247,16 @@ def race(
     threads: int,
     seconds: float,
     environment: Mapping[str, str],
-    given: Mapping[str, Sequence[str]] | None = None,
+    input_values: Mapping[str, Sequence[str]] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times of ours and of each peer that has a file (`files_of`). HaotunerError with a contender's words where ours fails.
 
-    ``given``: what ``given_of`` read. ``seconds``: of each contender at each request.
+    ``input_values``: what ``parse_inputs`` read. ``seconds``: of each contender at each request.
     """
-    with contenders(model, files, requests, peers, threads=threads, environment=environment, given=given, watch=watch) as (
+    with contenders(
+        model, files, requests, peers, threads=threads, environment=environment, input_values=input_values, watch=watch
+    ) as (
         racing,
         loads,
     ):

@@ -56,7 +56,7 @@ def bench_model(
     against: str | None,
     threads: Sequence[int],
     seconds: float,
-    given: str,
+    inputs: str,
     json_output: bool,
     quiet: bool,
     environment: Mapping[str, str],
@@ -83,11 +83,11 @@ def bench_model(
             dims = dims_of(model)
             of_data = [dim for dim in model.dims if dim not in dims]
             requests = requests_of(text, dims, data=of_data, agreed=shape_constraints_of(model, dims))
-            drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
+            drawn = parse_inputs(inputs, [end.name for end in model.inputs], dims)
             result.append(
                 race(
-                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=drawn,
-                    watch=_silent if quiet else tell,
+                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment,
+                    input_values=drawn, watch=_silent if quiet else tell,
                 )
             )  # fmt: skip
     document = {**result[0], "rows": [row for item in result for row in item["rows"]]}
@@ -183,7 +183,7 @@ def bench(
             help="With --model: the file that peers run; torch runs a MODEL.pt2 of torch.export; repeatable.",
         ),
     ] = None,
-    given: Annotated[
+    inputs: Annotated[
         str,
         typer.Option("--inputs", help="With --model: inputs whose elements matter: scales=0,1,0;lengths=seq;ids=0..30521."),
     ] = "",
@@ -200,8 +200,8 @@ def bench(
         check_report_path(report, "--report")
     if only is not None:
         bench_model(
-            pack, only, files=file or (), shapes=shapes, against=against, given=given, json_output=json_output, quiet=quiet,
-            threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
+            pack, only, files=file or (), shapes=shapes, against=against, inputs=inputs, json_output=json_output,
+            quiet=quiet, threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
             seconds=seconds_per_row / 4, environment=dict(os.environ), report=report,
         )  # fmt: skip
         return

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,7 +54,7 @@ class Check:
 
     name: str
     status: Status
-    found: str
+    detail: str
     remedy: str = ""
 
 
@@ -84,37 +84,37 @@ def _cpu(host: Host, cache_dir: Path | None) -> Iterator[Check]:
     try:
         info = cpu_info(host)
     except EnvironmentMissing as error:
-        yield Check(name="platform", status="missing", found=f"{host.system} {host.machine}", remedy=str(error))
+        yield Check(name="platform", status="missing", detail=f"{host.system} {host.machine}", remedy=str(error))
         return
-    yield Check(name="platform", status="ok", found=f"{host.system} {host.machine}, {info.model_name or info.vendor}")
+    yield Check(name="platform", status="ok", detail=f"{host.system} {host.machine}, {info.model_name or info.vendor}")
     isas = info.isas()
     # Peak and bars were set with AVX-512 in mind; narrower hosts work and are reported as such.
-    yield Check(name="instruction sets", status="ok", found=", ".join(f"{isa.name} ({isa.arch})" for isa in isas))
+    yield Check(name="instruction sets", status="ok", detail=", ".join(f"{isa.name} ({isa.arch})" for isa in isas))
     cores = topology(host)
     limit = "" if cores.quota is None else f", control group allows {cores.quota:g} cores' time"
-    yield Check(name="cores", status="ok", found=f"{cores.cores} of {len(host.cpus)} logical CPUs{limit}")
+    yield Check(name="cores", status="ok", detail=f"{cores.cores} of {len(host.cpus)} logical CPUs{limit}")
     caches = ", ".join(
         f"{label} {size // 1024} KiB"
         for label, size in (("L1d", cores.l1_bytes), ("L2", cores.l2_bytes), ("L3", cores.l3_bytes))
         if size
     )
-    yield Check(name="caches", status="ok" if caches else "warning", found=caches or "/sys does not tell", remedy="")
+    yield Check(name="caches", status="ok" if caches else "warning", detail=caches or "/sys does not tell", remedy="")
     memory = cores.memory_bytes
     yield Check(
         name="memory",
         status="ok" if memory is None or memory >= MEMORY_BYTES else "warning",
-        found="unknown" if memory is None else f"{memory / (1 << 30):.1f} GiB",
+        detail="unknown" if memory is None else f"{memory / (1 << 30):.1f} GiB",
         remedy="" if memory is None or memory >= MEMORY_BYTES else "tuning wants 2 GiB; give the container more",
     )
     yield _huge_pages(host)
     rates = cpu_rates(isas[0], host=host, measure=True, cache_dir=cache_dir)
     if isinstance(rates, NotMeasured):
-        yield Check(name="peak", status="warning", found=f"not measured: {rates.reason}", remedy=rates.remedy)
+        yield Check(name="peak", status="warning", detail=f"not measured: {rates.reason}", remedy=rates.remedy)
         return
     yield Check(
         name="peak",
         status="ok",
-        found=f"one core {rates.peak_gflops_unit:.0f} GFLOP/s and {rates.memory_gbps_unit:.0f} GB/s, "
+        detail=f"one core {rates.peak_gflops_unit:.0f} GFLOP/s and {rates.memory_gbps_unit:.0f} GB/s, "
         f"all {rates.peak_gflops:.0f} and {rates.memory_gbps:.0f}; {rates.clock_mhz:.0f} MHz, FMA pipes: {rates.fma_pipes}",
     )
 
@@ -124,31 +124,31 @@ def _huge_pages(host: Host) -> Check:
     path = host.sysfs / "kernel" / "mm" / "transparent_hugepage" / "enabled"
     chosen = re.search(r"\[(\w+)\]", read_text(path) or "")
     if chosen is None:
-        return Check(name="huge pages", status="absent", found="not offered by this kernel, or not visible from here")
+        return Check(name="huge pages", status="absent", detail="not offered by this kernel, or not visible from here")
     off = chosen[1] == "never"
     remedy = f"as root: echo madvise > {path}; few rows on weights out of cache were up to 1.3 times as fast"
-    return Check(name="huge pages", status="warning" if off else "ok", found=chosen[1], remedy=remedy if off else "")
+    return Check(name="huge pages", status="warning" if off else "ok", detail=chosen[1], remedy=remedy if off else "")
 
 
 def _compiler(host: Host) -> Check:
     command = next(compiler_commands(), None)
     remedy = "install one: `apt-get install gcc libc6-dev`, or `pip install ziglang`, or put a cc, gcc or clang on PATH"
     if command is None:
-        return Check(name="C compiler", status="missing", found="none of cc, gcc, clang on PATH", remedy=remedy)
+        return Check(name="C compiler", status="missing", detail="none of cc, gcc, clang on PATH", remedy=remedy)
     compiler, first_line = command[0], _first_line([*command, "--version"])
     unknown = _not_compiled(command, host) if first_line else []
     if unknown:
         return Check(
             name="C compiler",
             status="warning",
-            found=f"{compiler} ({first_line}) does not know {', '.join(unknown)}, which this CPU has: "
+            detail=f"{compiler} ({first_line}) does not know {', '.join(unknown)}, which this CPU has: "
             "bf16 and int8 do without",
             remedy="put a newer compiler on PATH, gcc 11 or later for all of them, and tune again",
         )
     return Check(
         name="C compiler",
         status="ok" if first_line else "missing",
-        found=f"{compiler} ({first_line or 'does not run'})",
+        detail=f"{compiler} ({first_line or 'does not run'})",
         remedy="" if first_line else remedy,
     )
 
@@ -166,16 +166,16 @@ def _packages(version: Callable[[str], str | None]) -> Iterator[Check]:
     for name, required_version in PINNED.items():
         result = version(name)
         if result == required_version:
-            yield Check(name=name, status="ok", found=result)
+            yield Check(name=name, status="ok", detail=result)
         else:
             why = f"{result}, not the pinned {required_version}; other pairs crash" if result else "not installed"
             yield Check(
-                name=name, status="missing", found=why, remedy=f"{_TUNE} (or: pip install '{name}=={required_version}')"
+                name=name, status="missing", detail=why, remedy=f"{_TUNE} (or: pip install '{name}=={required_version}')"
             )
     for name in TUNING:
         result = version(name)
         yield Check(
-            name=name, status="ok" if result else "missing", found=result or "not installed", remedy="" if result else _TUNE
+            name=name, status="ok" if result else "missing", detail=result or "not installed", remedy="" if result else _TUNE
         )
 
 
@@ -184,18 +184,20 @@ def _disk(name: str, folder: Path) -> Check:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Check(
-            name=name, status="warning", found=f"{folder}: {error.strerror}", remedy="choose another folder with --out"
+            name=name, status="warning", detail=f"{folder}: {error.strerror}", remedy="choose another folder with --out"
         )
     enough = free >= DISK_BYTES
     remedy = "" if enough else "make room, or choose another folder with --out"
     return Check(
-        name=name, status="ok" if enough else "warning", found=f"{free / (1 << 30):.1f} GiB free in {folder}", remedy=remedy
+        name=name, status="ok" if enough else "warning", detail=f"{free / (1 << 30):.1f} GiB free in {folder}", remedy=remedy
     )
 
 
 def _cache(cache_dir: Path | None) -> Check:
     if cache_dir is None:
-        return Check(name="cache", status="warning", found="no home folder", remedy="set XDG_CACHE_HOME to an absolute path")
+        return Check(
+            name="cache", status="warning", detail="no home folder", remedy="set XDG_CACHE_HOME to an absolute path"
+        )
     selected = len(list(cache_dir.glob("cpu-peak-*.json"))) if cache_dir.is_dir() else 0
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
@@ -204,49 +206,49 @@ def _cache(cache_dir: Path | None) -> Check:
         probe.unlink()
     except OSError as error:
         remedy = "set XDG_CACHE_HOME to a writable folder; until then rates are measured in every process (about 2 s)"
-        return Check(name="cache", status="warning", found=f"{cache_dir}: {error.strerror}", remedy=remedy)
+        return Check(name="cache", status="warning", detail=f"{cache_dir}: {error.strerror}", remedy=remedy)
     return Check(
-        name="cache", status="ok", found=f"{cache_dir}, {selected} measured instruction set{'s' if selected != 1 else ''}"
+        name="cache", status="ok", detail=f"{cache_dir}, {selected} measured instruction set{'s' if selected != 1 else ''}"
     )
 
 
 def _gpu(host: Host) -> Iterator[Check]:
     nvml = query_nvml(host.nvml)
     if isinstance(nvml, NoGpu):
-        yield Check(name="NVML", status="absent", found=nvml.detail, remedy=nvml.remedy)
+        yield Check(name="NVML", status="absent", detail=nvml.detail, remedy=nvml.remedy)
     else:
         yield Check(
-            name="NVML", status="ok", found=f"driver {nvml.driver or 'unknown'}, CUDA up to {nvml.cuda or 'unknown'}"
+            name="NVML", status="ok", detail=f"driver {nvml.driver or 'unknown'}, CUDA up to {nvml.cuda or 'unknown'}"
         )
     driver = query_driver(host.cuda_library)
     if isinstance(driver, NoGpu):
-        yield Check(name="CUDA driver", status="absent", found=driver.detail, remedy=driver.remedy)
+        yield Check(name="CUDA driver", status="absent", detail=driver.detail, remedy=driver.remedy)
     else:
-        yield Check(name="CUDA driver", status="ok", found=f"{len(driver)} GPU{'s' if len(driver) != 1 else ''}")
+        yield Check(name="CUDA driver", status="ok", detail=f"{len(driver)} GPU{'s' if len(driver) != 1 else ''}")
     for index, gpu in enumerate(gpu_devices(host)):
         if isinstance(gpu, Device):
             mig = ", MIG" if gpu.mig else ""
             yield Check(
-                name=f"cuda:{index}", status="ok", found=f"{gpu.name} ({gpu.id}, {gpu.arch}, {gpu.compute_units} SMs{mig})"
+                name=f"cuda:{index}", status="ok", detail=f"{gpu.name} ({gpu.id}, {gpu.arch}, {gpu.compute_units} SMs{mig})"
             )
         elif not isinstance(nvml, NoGpu):
-            yield Check(name=f"cuda:{index}", status="warning", found=gpu.detail, remedy=gpu.remedy)
+            yield Check(name=f"cuda:{index}", status="warning", detail=gpu.detail, remedy=gpu.remedy)
 
 
 def _nvcc() -> Check:
     path = shutil.which("nvcc")
     if path is None:
         return Check(
-            name="nvcc", status="absent", found="not on PATH", remedy="install a CUDA toolkit to build packs for GPUs"
+            name="nvcc", status="absent", detail="not on PATH", remedy="install a CUDA toolkit to build packs for GPUs"
         )
     release = re.search(r"release (\d+)\.(\d+)", _output([path, "--version"]) or "")
     if release is None:
         return Check(
-            name="nvcc", status="warning", found=f"{path} does not tell its version", remedy="reinstall the CUDA toolkit"
+            name="nvcc", status="warning", detail=f"{path} does not tell its version", remedy="reinstall the CUDA toolkit"
         )
     # CUDA 13 dropped Maxwell, Pascal and Volta (its release notes).
     oldest = "sm_75 (sm_60 and sm_70 need the nvcc of CUDA 12)" if int(release[1]) >= 13 else "sm_60"
-    return Check(name="nvcc", status="ok", found=f"{path}, CUDA {release[1]}.{release[2]}, builds for {oldest} and later")
+    return Check(name="nvcc", status="ok", detail=f"{path}, CUDA {release[1]}.{release[2]}, builds for {oldest} and later")
 
 
 def _nvrtc() -> Check:
@@ -255,14 +257,14 @@ def _nvrtc() -> Check:
         result = find_nvrtc()
     except EnvironmentMissing as error:
         found_none = str(error).partition("; ")[0]  # what follows is the remedy
-        return Check(name="NVRTC", status="absent", found=found_none, remedy=how_to_get("cuda"))
-    return Check(name="NVRTC", status="ok", found=result.name)
+        return Check(name="NVRTC", status="absent", detail=found_none, remedy=how_to_get("cuda"))
+    return Check(name="NVRTC", status="ok", detail=result.name)
 
 
 def _peer(name: str, version: str | None) -> Check:
     extra, what = ("models", "tune ONNX models") if name == "onnx" else ("bench", "race against it")
     remedy = "" if version else f"{how_to_get(extra)}, to {what}"
-    return Check(name=name, status="ok" if version else "absent", found=version or "not installed", remedy=remedy)
+    return Check(name=name, status="ok" if version else "absent", detail=version or "not installed", remedy=remedy)
 
 
 def _output(words: list[str]) -> str | None:
@@ -306,7 +308,7 @@ def doctor(
             device = find_device("cpu", measure=False, cache_dir=cache_dir, host=host)
             say(f"\n{in_full('cpu', device)}")
     if missing:
-        todo = "; ".join(f"{check.name}: {check.remedy or check.found}" for check in missing)
+        todo = "; ".join(f"{check.name}: {check.remedy or check.detail}" for check in missing)
         raise EnvironmentMissing(f"tuning on this host cannot work yet: {todo}")
     if not json_output and not quiet:
         say("\nTuning on this host's CPU can work: `haotuner tune --shapes dynamic`")
@@ -315,7 +317,7 @@ def doctor(
 def _table(checks: list[Check]) -> str:
     rows = [("check", "", "found")]
     for check in checks:
-        rows.append((check.name, _MARKS[check.status], check.found))
+        rows.append((check.name, _MARKS[check.status], check.detail))
         if check.remedy and check.status != "ok":
             rows.append(("", "", f"-> {check.remedy}"))
     return columns(rows)
@@ -328,7 +330,9 @@ def _document(checks: list[Check], host: Host, cache_dir: Path | None) -> dict[s
         device = None
     return {
         "ok": all(check.status != "missing" for check in checks),
-        "checks": [asdict(check) for check in checks],
+        "checks": [
+            {"name": check.name, "status": check.status, "found": check.detail, "remedy": check.remedy} for check in checks
+        ],
         "missing": [check.name for check in checks if check.status == "missing"],
         "python": sys.version.split()[0],
         "versions": {name: installed(name) for name in ("haotuner", *PINNED, *TUNING)},

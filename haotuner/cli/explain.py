@@ -128,7 +128,7 @@ def explain(
         str, typer.Option("--model", metavar="MODEL", help="A whole model: its groups; with --shape what its steps take.")
     ] = "",
     region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
-    given: Annotated[
+    inputs: Annotated[
         str, typer.Option("--inputs", metavar="INPUTS", help="With --model and --shape: lengths=seq;scales=0,1,0.")
     ] = "",
     expected: Annotated[
@@ -156,12 +156,12 @@ def explain(
         )
     if expected:
         with facts_of(pack):
-            document_of = predicted_document(manifest, pack, only, given, threads)
+            document_of = predicted_document(manifest, pack, only, inputs, threads)
         say(json.dumps(document_of, indent=1)) if json_output else print_predicted(document_of)
         return
     if only and shape is not None:
         with facts_of(pack):
-            seen = steps_document(pack, only, shape, given, threads, (lambda _: None) if json_output else say)
+            seen = steps_document(pack, only, shape, inputs, threads, (lambda _: None) if json_output else say)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
         return
     if only:

@@ -7,8 +7,8 @@ A loop's iteration takes what its instructions take side by side, or what an acc
 Demand of online softmax on a core, estimated without looking at every place: for prices, which ask at hundreds of shapes.
 
 Instructions are those of one point of the outer axes, which are all alike. Of the bytes over a level's edge, what the keys
-run over is brought once if a level holds it for one point of the outer axes, else once for every tile of rows; where a
-level does not hold the scratch memory, its scores go over the edge, too.
+run over is brought once if a level holds it for one point of the outer axes. Else it is brought once for every tile of rows;
+where a level does not hold the scratch memory, its scores go over the edge, too.
 """
 
 from __future__ import annotations

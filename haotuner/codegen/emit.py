@@ -73,7 +73,7 @@ class _Emitter(Values):
         Values.__init__(self, machine, plan.graph)
         self.plan = plan
         self.lanes = plan.schedule.lanes
-        self._held = plan.schedule.held and self.lanes > 1
+        self._peeled = plan.schedule.peeled and self.lanes > 1
         self._folds = [node.output for node in plan.graph.nodes if node.primitive in FOLDS]
         self._unions: dict[
             Any, tuple[list[Store], list[Store]]
@@ -108,7 +108,7 @@ class _Emitter(Values):
         ready = [
             keep for keep in nest.keeps if is_ready(keep, inside) and not (index and is_ready(keep, nest.names[index - 1]))
         ]
-        if index == last and self._held:
+        if index == last and self._peeled:
             self._ahead(sinks, heres, extent)
         for here in heres:
             self._outside([*sinks, *(row for row in nest.rows if len(row.axes) >= index)], inside, here, ready)
@@ -277,7 +277,7 @@ class _Emitter(Values):
             machine.loop(size, lambda i: body([i], 1))
             return
         steps = machine.apply("floordiv", [size, number(lanes * unroll)], INDEX, 1)
-        if self._held:  # the first iteration, whose loads every pass shares, stands outside of a loop
+        if self._peeled:  # the first iteration, whose loads every pass shares, stands outside of a loop
             bases = self._bases(number(0), unroll, size)
             body(bases, lanes, [machine.mask(base, size, lanes, pitch) for base in bases], pitch)
             if isinstance(extent, int) and extent <= lanes * unroll:

@@ -1,9 +1,10 @@
 """Online reductions: sums of exp(x - max x) over the axis of that maximum, taken in one pass with the maximum so far.
 
-A rule of algebra, on any graph. Where a maximum over an axis is read by nothing but exponentials inside sums over the same
-axis, sum of exp(x - max) * w is kept for the maximum so far and multiplied by exp(old - new) when it grows (Milakov and
-Gimelshein 2018; Dao et al. 2022). What does not depend on the axis is taken out of the sums first. The rule is of use where
-x is itself a sum of products and some w brings an axis of its own: then x is never stored, as between attention's products.
+A rule of algebra, on any graph. It applies where a maximum over an axis is read by nothing but exponentials inside sums over
+the same axis. There the sum of exp(x - max) * w is kept for the maximum so far and multiplied by exp(old - new) when it
+grows (Milakov and Gimelshein 2018; Dao et al. 2022). What does not depend on the axis is taken out of the sums first. The
+rule is of use where x is itself a sum of products and some w brings an axis of its own: then x is never stored, as between
+attention's products.
 """
 
 from __future__ import annotations

@@ -84,9 +84,10 @@ class Schedule:
 
     ``unroll``: vectors an iteration; ``folds``: the same of each fold, in the graph's order, where it is not the program's;
     ``rows``: points of the axis around the lanes that an iteration writes, which share what does not depend on it;
-    ``masked``: whether the last vector leaves lanes out, else elements are computed one by one; ``kept``: tensors.
+    ``masked``: whether the last vector leaves lanes out, else elements are computed one by one;
+    ``cached``: tensors that lie in the output's row while the program goes on.
     On machines whose lanes are threads: ``packed``, how many neighbours a lane takes at a time, of as many vectors;
-    ``held``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
+    ``peeled``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
     stays in registers from pass to pass.
     ``parts``: of the axis that the output is one fold over, which workers fold side by side (``split_reduction.py``;
     Ansor's rule 6). ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the
@@ -99,12 +100,12 @@ class Schedule:
     lane_axis: int
     lanes: int
     unroll: int
-    kept: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
     folds: tuple[int, ...] = ()
     rows: int = 1
     masked: bool = True
     packed: int = 1
-    held: bool = False
+    peeled: bool = False
     parts: int = 1
     tiles: tuple[int, ...] = ()
     cache_read: int = 0
@@ -121,7 +122,7 @@ class Schedule:
     @property
     def loads_first(self) -> bool:
         """True if an iteration loads everything before it computes."""
-        return self.packed > 1 or self.held
+        return self.packed > 1 or self.peeled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +197,9 @@ def describe(plan: Plan) -> dict[str, str]:
     near = f", {schedule.packed} of them neighbours" if schedule.packed > 1 else ""
     shared = [f"parts of {axis} (joined by {how})" for axis, how in joined(graph).items()]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
-    lines = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
-    lines += ["what a row's first iteration loads stays in registers"] if schedule.held else []
-    again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
+    lines = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.cached]
+    lines += ["what a row's first iteration loads stays in registers"] if schedule.peeled else []
+    again = [words for tensor, words in maps.items() if tensor not in schedule.cached and len(graph.readers(tensor)) > 1]
     if plan.turns:
         high, wide = (squares * schedule.lanes for squares in schedule.tiles[:2])
         end += f"; tiles of {high} x {wide} elements, of squares that are turned in registers"
@@ -265,7 +266,7 @@ def tiled_fold(plan: Plan) -> Fold:
     """The one fold that the tiles of a plan are of. UsageError where the output is not made of one that has tiles."""
     schedule, out = plan.schedule, plan.output
     folds = [part for part in parts(plan.value) if isinstance(part, Fold)]
-    if schedule.lane_axis < 0 or len(plan.loops) < 2 or schedule.kept or schedule.loads_first:
+    if schedule.lane_axis < 0 or len(plan.loops) < 2 or schedule.cached or schedule.loads_first:
         raise UsageError(f"tiles of {out} want lanes along an axis of it, another axis, and nothing that is kept")
     if len(folds) != 1 or not free_variables(folds[0]) & {plan.loops[-1][0].name}:
         raise UsageError(f"tiles are of one fold that differs from lane to lane; {out} is made of {len(folds)}")
@@ -280,7 +281,7 @@ def _check_transpose(plan: Plan) -> None:
     schedule = plan.schedule
     plain = (schedule.unroll, schedule.rows, schedule.packed, schedule.tiles[2]) == (1, 1, 1, 0) and schedule.masked
     square = schedule.lanes > 1 and not schedule.lanes & (schedule.lanes - 1) and min(schedule.tiles[:2]) > 0
-    if not plain or not square or schedule.held or schedule.kept or schedule.lane_axis < 0:
+    if not plain or not square or schedule.peeled or schedule.cached or schedule.lane_axis < 0:
         raise UsageError(f"squares of {plan.output} are of one masked vector a row, a power of two of lanes, and no terms")
     transposed_load_of(plan.loops, plan.value, plan.indices)  # refuses what is not worth turning
 
@@ -315,15 +316,15 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
 
     Of several outputs the first is the program's own, the others are written beside it (``sibling_outputs.py``).
     """
-    if len(graph.outputs) > 1 and (schedule.kept or schedule.tiles):
+    if len(graph.outputs) > 1 and (schedule.cached or schedule.tiles):
         raise UsageError(f"a program that writes {', '.join(graph.outputs)} keeps no tensor and has no tiles")
-    if len(schedule.kept) > 1:
-        raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.kept)}")
+    if len(schedule.cached) > 1:
+        raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.cached)}")
     out = graph.outputs[0]
     shared = schedule.parts > 1 and shareable(graph, schedule.lane_axis)
-    if schedule.parts > 1 and schedule.kept:
+    if schedule.parts > 1 and schedule.cached:
         raise UsageError(f"workers cannot share the folds of {out} while a tensor is kept in its rows")
-    accesses = Accesses(graph, dict.fromkeys(schedule.kept, out), inverts=True)
+    accesses = Accesses(graph, dict.fromkeys(schedule.cached, out), inverts=True)
     shape = graph.types[out].shape
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(out, variables)
@@ -336,7 +337,7 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     loops = (*loops, lanes)
     keeps: tuple[CachedRow, ...] = ()
     first: dict[Fold, Expression] = {}
-    if schedule.kept:
+    if schedule.cached:
         keep, first = _cached_rows(accesses, schedule, variables, value)
         keeps = (keep,)
     beside = sibling_outputs(accesses, schedule.lane_axis, variables)
@@ -385,7 +386,7 @@ def _with_copies(plan: Plan) -> Plan:
 def _cached_rows(
     accesses: Accesses, schedule: Schedule, variables: tuple[Variable, ...], value: Expression
 ) -> tuple[CachedRow, dict[Fold, Expression]]:
-    graph, tensor = accesses.graph, schedule.kept[0]
+    graph, tensor = accesses.graph, schedule.cached[0]
     out, shape = graph.outputs[0], graph.types[tensor].shape
     folds = [part for part in parts(value) if isinstance(part, Fold)]
     readers = [fold for fold in folds if any(_reads(part, out) for part in parts(fold.value, into_folds=False))]

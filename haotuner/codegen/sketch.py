@@ -185,7 +185,7 @@ def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
     result = []
     for axis in (*reversed(range(graph.types[graph.outputs[0]].rank)), -1):
         try:
-            plan = planned(graph, Schedule(lane_axis=axis, lanes=2, unroll=1, kept=sketch.cached))
+            plan = planned(graph, Schedule(lane_axis=axis, lanes=2, unroll=1, cached=sketch.cached))
         except UsageError:
             continue
         lanes, fits = plan.loops[-1][0].name, True

@@ -246,7 +246,7 @@ class Space:
             folds=tuple(value.get(("unroll", node.output), 1) for node in self.graph.nodes if node.primitive in FOLDS),
             rows=value["rows", out],
             masked=bool(value["masked", out]),
-            kept=self.sketches[point[0]].cached,
+            cached=self.sketches[point[0]].cached,
             parts=value.get(("parts", out), 1),
             tiles=() if not tiles[0] or (tiles == (1, 1, 0) and not self._turned_axes and not copies) else tiles,
             cache_read=copies,

@@ -1,7 +1,7 @@
 """Forest: the learned cost model, gradient-boosted trees (LightGBM) over resource features.
 
-The trees learn what the analytic time misses: they start from a line through ``expected_log`` fitted to the same rows,
-so a model of twenty rows ranks nearly as well as the analysis, and one of thousands is free of it.
+The trees learn what the analytic time misses: they start from a line through ``expected_log`` fitted to the same rows. So a
+model of twenty rows ranks nearly as well as the analysis, and one of thousands is free of it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _finite(text: str) -> str:
 def line_through(prior: Scores, labels: Scores, weights: Scores | None, slope: float | None) -> tuple[float, float]:
     """Intercept and slope by weighted least squares, or the intercept alone for a given slope.
 
-    A slope outside 0..1 would reverse or exaggerate the analysis, so it is kept there, and two rows' worth of belief in
+    A slope outside 0..1 would reverse or exaggerate the analysis, so it is kept within 0..1. Two rows' worth of belief in
     slope 1 (ridge) keeps one or two measurements from turning the ranking round.
     """
     mass = np.ones_like(labels) if weights is None else weights

@@ -2,9 +2,9 @@
 
 LightGBM's text of a forest, checked before LightGBM sees it.
 
-LightGBM trusts its text: child numbers that form a ring are followed without end, a huge count of leaves ends the process,
-and a feature that is not there is read from beyond the row. So here every tree must be a tree, and every list as long as it
-says. A hash in the file tells damage only; this is for files that somebody else made.
+LightGBM trusts its text: child numbers that form a ring are followed without end, and a huge count of leaves ends the
+process. A feature that is not there is read from beyond the row. So here every tree must be a tree, and every list as long
+as it says. A hash in the file tells damage only; this is for files that somebody else made.
 
 Line 1: magic and the sha256 of all that follows. Line 2: the header as JSON: what kind of model, the columns it uses and the
 version of each, settings, and the length of each text. The rest: LightGBM's texts, one after the other.

@@ -4,8 +4,8 @@ Inputs: ``x`` (tokens, batch, gates * hidden), the products of the sequence with
 gates * hidden), ONNX's turned; ``b`` (gates * hidden), the bias of the state's products; ``p`` (3 * hidden), an LSTM's
 peepholes; the first states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h,
 then c (an LSTM's). An LSTM with ``bytes`` rounds each sequence's h to 256 steps of its own range before the state's products
-(com.microsoft's DynamicQuantizeLSTM): its ``r`` is whole numbers as ``packed_bytes`` lays them, and behind the lengths come
-of each column their sum, a number that is added to each of them (int32), and what they are multiplied by. ``added`` says
+(com.microsoft's DynamicQuantizeLSTM): its ``r`` is whole numbers as ``packed_bytes`` lays them. Behind the lengths come, of
+each column, their sum, a number that is added to each of them (int32), and what they are multiplied by. ``added`` says
 whether any such number is not 0.
 """
 

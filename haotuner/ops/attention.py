@@ -1,9 +1,9 @@
 """attention: softmax(Q Kᵀ · scale + mask) V over heads side by side; queries and keys of any number, tied or not.
 
 ``b`` counts heads of all requests, ``t`` queries, ``s`` keys, ``d`` the depth of a head. ``causal=end`` lets query i see the
-keys up to i + s - t, so that the last query sees all, as when a cache of keys is longer than the queries; ``causal=start``
-those up to i, as torch's ``is_causal`` does. ``heads=apart`` gives heads an axis ``h`` of their own behind ``b``, so that
-they may lie at any stride, such as those of (b, t, h, d). A query that sees no key has NaN, as softmax of nothing has.
+keys up to i + s - t. So the last query sees all, as when a cache of keys is longer than the queries; ``causal=start`` lets
+it see those up to i, as torch's ``is_causal`` does. ``heads=apart`` gives heads an axis ``h`` of their own behind ``b``, so
+that they may lie at any stride, such as those of (b, t, h, d). A query that sees no key has NaN, as softmax of nothing has.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     """Publish a pack at ``out`` that holds every pack of ``packs`` as a level.
 
     Files are checked (none of their code is run, so that packs of wider CPUs can be merged here). UsageError unless the
-    packs are plain ones of different levels, and those for CPUs, like those for devices, hold the same models, or
-    without any the same ops (those of a model are what its level runs); PackInvalid or PackMismatch for damage.
+    packs are plain ones of different levels. UsageError, too, unless those for CPUs hold the same models, or without any the
+    same ops (those of a model are what its level runs); likewise those for devices. PackInvalid or PackMismatch for damage.
     """
     result: dict[str, tuple[Path, Manifest]] = {}
     for pack in packs:

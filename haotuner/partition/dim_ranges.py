@@ -186,7 +186,7 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
                 f"{', '.join(f'{name} {kind}' for name, kind in inputs.items())}; there is no {name!r}"
                 f"{f', did you mean {near[0]!r}?' if near else ''}"
             )
-    for pair in ([str(one), str(other)] for one, other in demands(graph)):  # of two that must be equal one is enough
+    for pair in ([str(first), str(second)] for first, second in demands(graph)):  # of two that must be equal one is enough
         for dimension, equal in (pair, pair[::-1]):
             if dimension in result and equal in own:
                 result.setdefault(equal, result[dimension])
@@ -200,7 +200,7 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     if unsized and unsized == lacking:
         raise UsageError(
             f"--shapes {shapes!r}: {', '.join(unsized)} depend{'s' * (len(unsized) == 1)} on data: "
-            f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, unsized))}. "
+            f"{'; '.join(f'{name} is what {origin} says' for name, origin in origins(graph, unsized))}. "
             f"Say how large it may be, for example {unsized[0]}=1..1000"
         )
     if lacking and shapes == UNSAID:
@@ -310,7 +310,7 @@ def _many(spans: Mapping[str, Span]) -> list[dict[str, int]]:
     """Sizes of all requests, or of ``OF_SIZES`` where they are more."""
     if prod(map(len, spans.values())) > OF_SIZES:
         return requests(spans, OF_SIZES)
-    each = (one.listed or range(one.first, one.last + 1, one.step) for one in spans.values())
+    each = (span.listed or range(span.first, span.last + 1, span.step) for span in spans.values())
     return [dict(zip(spans, sizes, strict=True)) for sizes in product(*each)]
 
 

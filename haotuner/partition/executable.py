@@ -104,7 +104,7 @@ class _Writer:
     sizes: SizeTable = field(default_factory=SizeTable)
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights: bytearray = field(default_factory=bytearray)
-    held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weight_table: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
     functions: list[Function] = field(default_factory=list)
     known_groups: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -124,10 +124,12 @@ class _Writer:
         array = np.ascontiguousarray(value)
         content = (hashlib.sha256(array.tobytes()).hexdigest(), array.dtype.name, array.shape)
         if content not in self.by_content:
-            while name in self.held or self.way and name in self.tensors:  # a graph of another way has such a name, too
+            # A graph of another way has such a name, too.
+            while name in self.weight_table or self.way and name in self.tensors:
                 name = f"{name}@{self.way}"
             self.weights += b"\0" * (-len(self.weights) % ALIGNED)
-            self.held[name] = {"dtype": dtype_named(array.dtype), "shape": list(array.shape), "offset": len(self.weights)}
+            dtype, shape = dtype_named(array.dtype), list(array.shape)
+            self.weight_table[name] = {"dtype": dtype, "shape": shape, "offset": len(self.weights)}
             self.weights += array.tobytes()
             self.by_content[content] = name
         return self.by_content[content]
@@ -142,7 +144,7 @@ class _Writer:
         weight_index = self.weight(
             np.frombuffer(stored.tobytes() + b"\0" * (-stored.size % 4) + scales.tobytes(), np.uint8), name
         )
-        self.held[weight_index] |= {"dtype": SCALED, "shape": list(stored.shape)}
+        self.weight_table[weight_index] |= {"dtype": SCALED, "shape": list(stored.shape)}
         return weight_index
 
     def tensor(self, name: str) -> str:
@@ -152,7 +154,7 @@ class _Writer:
         called = name
         if self.way and name not in self.graph.inputs:
             called = f"{name}@{self.way}"
-            while called in self.graph.types or called in self.held:
+            while called in self.graph.types or called in self.weight_table:
                 called += "'"
         if called not in self.tensors:
             kind = self.graph.types[name]
@@ -271,7 +273,7 @@ def executable_specializations(
     document = {
         "equal": equal, **caches, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
-        "weights": writer.held, "steps": values, "inputs": ends[0], "outputs": ends[1],
+        "weights": writer.weight_table, "steps": values, "inputs": ends[0], "outputs": ends[1],
         "weights_crc32": chunk_checksums(writer.weights), **({"ways": steps} if len(ways) > 1 else {}),
     }  # fmt: skip
     return ExecutableModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))

@@ -1,9 +1,9 @@
 """A model cut where a size or a branch is known only from data: segments planned like whole models, and what lies between.
 
 A segment holds what can run once the same sizes are known, of one side of a branch. Between two of them the host finds the
-places of what is not 0, counts up to a number, draws random numbers, asks which side of a branch is taken
-(haotuner/graph/control_flow.py), or runs a loop's body, segments of its own, turn by turn
-(haotuner/graph/control_flow.py); their results' shapes tell the next segment's dimensions.
+places of what is not 0, counts up to a number, or draws random numbers. Or it asks which side of a branch is taken, or runs
+a loop's body, segments of its own, turn by turn (both: haotuner/graph/control_flow.py). Their results' shapes tell the next
+segment's dimensions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The program that chooses groups minimises the sum over all requests, in which small ones hardly count. Here it is solved for
 each request by itself, by the same prices. Then the requests are ordered by a measure of their sizes (a dimension, or the
-product of all) and cut into a few intervals, each with the plan that loses least there against the best at each request.
+product of all) and cut into a few intervals. Each has the plan that loses least there against the best at each request.
 Whatever is solved for an interval may serve any other; neighbours with the same plan are one. Only kernels that have times
 may be in a plan of a region's own: an expectation that is too good would else look like a gain.
 """

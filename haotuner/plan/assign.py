@@ -1,7 +1,7 @@
 """Choice of few micro-kernels to keep where each shape uses one of them: a p-median integer program.
 
-Minimise sum_s share_s (us_ks / best_s)^2 + PENALTY |kept| + PRICE sum_f size_f, where every shape is assigned to a kept
-micro-kernel (after Hakimi, 1964) and f are the forms of the weight that the kept ones read beside the plain one. Solved
+Minimise sum_s share_s (us_ks / best_s)^2 + PENALTY |kept| + PRICE sum_f size_f. Every shape s is assigned to a kept
+micro-kernel k (after Hakimi, 1964); f are the forms of the weight that the kept ones read beside the plain one. Solved
 exactly by HiGHS (scipy.optimize.milp).
 """
 

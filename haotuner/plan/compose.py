@@ -5,7 +5,7 @@ Cost curve of a region, in us: piecewise-linear in its row tiles, from a few mea
 After MikPoly's profiled task cost g(t) (ASPLOS 2024, section 3.3), with two states a CPU needs: a region that *leads*
 brings the weight from memory, one that *follows* in the same shape finds the weight panels in L2.
 
-cost(m) = lead(kernel a, t_a) + follow(kernel b, t_b) + follow(kernel c, t_c),  t_a mr_a + t_b mr_b + t_c mr_c = m
+cost(m) = lead(kernel a, t_a) + follow(kernel b, t_b) + follow(kernel c, t_c);  t_a mr_a + t_b mr_b + t_c mr_c = m
 (after MikPoly's sum over regions, ASPLOS 2024, eq. 2; on a CPU no row need be padded). The first region takes as many
 rows as it can, give or take ``BACK`` tiles; the rest is one or two regions from a table over small remainders.
 """

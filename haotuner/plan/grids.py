@@ -1,8 +1,8 @@
 """Cover of one axis where tiles are masked at its end and a device runs many at a time: grids, and their compositions.
 
-A kernel's tiles are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds.
-Its last round ends well by another tile, the sum over k in parts where the grid is short of
-a round (split-K), or a second region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024).
+A kernel's tiles are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds. Its last round
+ends well by one of three: another tile; the sum over k in parts, where the grid is short of a round (split-K); a second
+region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024).
 """
 
 from __future__ import annotations

@@ -277,4 +277,4 @@ def _device(row: Mapping[str, Any], names: Mapping[str, Known]) -> Known:
     if known is not None:
         return known
     vendor = str(row.get("vendor", "")).lower()
-    return stranger(name, vendor=vendor, on_cpu=row.get("kind") == "CPU", told="" if arch == "default" else arch)
+    return stranger(name, vendor=vendor, on_cpu=row.get("kind") == "CPU", qualifier="" if arch == "default" else arch)

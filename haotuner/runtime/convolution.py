@@ -96,7 +96,7 @@ class Convolution(Linear):
 
 
 def windows_of(op: PackOp) -> dict[Any, Window]:
-    """How the window of a convolution moves along each axis of the image."""
+    """Window of a convolution along each axis of the image: how it moves."""
     meaning = op.op
     return dict(windows(meaning.kind, dict(meaning.static), meaning.all_options()))
 

@@ -64,7 +64,7 @@ class Bound:
         )
 
     def moved(self, pack: Pack, op: PackOp) -> Bound:
-        """The same weight for the same op of another pack; packed anew unless both say that its panels are alike."""
+        """This weight for the same op of another pack; packed anew unless both say that its panels are alike."""
         facts = op.operands[1].packed
         if "pw" not in facts or facts != self.op.operands[1].packed:
             constants = {name: np.from_dlpack(row) for name, row in self.constants.items()}
@@ -226,7 +226,7 @@ class Linear:
 
     @property
     def bound(self) -> Bound:
-        """What serves it now."""
+        """The packed weight and the call that serve it now."""
         return self._bound
 
     def serve(self, bound: Bound) -> None:

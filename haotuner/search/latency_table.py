@@ -1,8 +1,8 @@
 """Latency table: time of every kernel at every number of its tiles, measured where it was, predicted where it was not.
 
 For tiles that are masked at the end of the one dynamic axis: a kernel's time depends on how many tiles it has, so that is
-what is predicted. A sum over k in parts is predicted as one of so many times the columns with a part of the depth, which
-asks the device for the same blocks and bytes, and what it takes to add the parts up.
+what is predicted. A sum over k in parts is predicted as one of so many times the columns with a part of the depth. Both ask
+the device for the same blocks and bytes; what it takes to add the parts up comes on top.
 """
 
 from __future__ import annotations

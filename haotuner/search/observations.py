@@ -2,7 +2,7 @@
 
 Shrinkage: measured times drawn towards what a model expects, each as far as its repeats disagree (empirical Bayes).
 
-A log time is the truth plus noise of a known variance, the truth is what the model expects plus an error whose variance all
+A log time is the truth plus noise of a known variance. The truth is what the model expects plus an error whose variance all
 residuals tell (Efron & Morris, JASA 1975; Robbins 1956). So a time whose samples agree stays, and a single noisy one neither
 makes a kernel the best nor throws it out.
 """

@@ -7,8 +7,8 @@ spreads faster, so a shape goes on being tried while any kernel may well beat th
 chosen without: the errors of its many kernels cancel out. A kernel is timed at the shapes the plan would use it for and not
 at its whole probe: one for three rows is not asked what 256 take.
 
-The plan, not the kernel, is what is optimised: for every layout the cheapest compositions over the traffic are computed
-with measured and predicted costs, and unmeasured kernels are ranked by the share of the traffic's cost they would carry.
+The plan, not the kernel, is what is optimised: for every layout the cheapest compositions over the traffic are computed with
+measured and predicted costs. Unmeasured kernels are ranked by the share of the traffic's cost they would carry.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ def rounds(
 ) -> Iterator[dict[str, list[Trial]]]:
     """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
-    With a model learnt elsewhere first what its opinions share, where it has several (``probes.py``), then single
-    points of what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From
-    cold whole probes of what a plan without measurements keeps (``ahead``, of ``foreseen``), so that a short search is no
-    worse than none (after 24 kernels the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to
-    0.76), then of what plans ask for.
+    With a model learnt elsewhere: first what its opinions share, where it has several (``probes.py``), then single points of
+    what its plan would use (``next_points``). Whole probes of other kernels follow once all of these have a time. From cold:
+    first whole probes of what a plan without measurements keeps (``ahead``, of ``foreseen``), then of what plans ask for. So
+    a short search is no worse than none: after 24 kernels the plan was at 0.95 of the best; after a start that spread over
+    tile sizes at 0.45 to 0.76.
     """
     rng = np.random.default_rng(seed)
     first = True

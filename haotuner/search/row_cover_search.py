@@ -245,9 +245,9 @@ class Search:
         """The kernels to keep. ``whole``: of those alone whose whole probe was timed.
 
         ``cut_short``, or most kernels timed out: what would be kept without a measurement and has no time yet takes part by
-        its prediction, on the scale of what was timed, so that a short search is no worse than none. Nothing else does: the
-        best of many predictions is the luckiest. From predictions alone the greedy set will do, within 0.2 % of the exact
-        one.
+        its prediction, on the scale of what was timed. So a short search is no worse than none. Nothing else takes part so:
+        the best of many predictions is the luckiest. From predictions alone the greedy set will do, within 0.2 % of the
+        exact one.
         """
         book = self.book
         cut_short = book.forget_timeouts() or cut_short

@@ -53,7 +53,7 @@ class CallCase:
 
     @property
     def tolerance(self) -> NDArray[np.float64] | float:
-        """How far each element of the output may be off."""
+        """Largest error that each element of the output may have."""
         allowed: NDArray[np.float64] | float = self.expected[self.op.meaning.output.name][1]
         return allowed
 
@@ -70,7 +70,7 @@ class CallCase:
         }
 
     def verdicts(self, results: Mapping[str, Array]) -> dict[str, Verdict]:
-        """What the comparison of each written operand says, by name."""
+        """Verdict of the comparison of each written operand, by name."""
         return {name: numerics.compare(results[name], *bounds) for name, bounds in self.expected.items()}
 
     def verdict(self, results: Mapping[str, Array]) -> Verdict:

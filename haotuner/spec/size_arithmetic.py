@@ -1,8 +1,8 @@
 """Arithmetic of a request's sizes, by name: whole numbers of 64 bits, and real numbers in the element types of files.
 
 A model computes a size as its file says: in float32 each step is rounded, int8 wraps. ``ht_size_value`` of the runtime
-computes the same. Real numbers are doubles between steps; a rounding to a narrower type behind +, -, *, / or a root of
-numbers of that type gives what the type's own arithmetic gives (Figueroa, "When is double rounding innocuous?", 1995).
+computes the same. Real numbers are doubles between steps. Behind +, -, *, / or a root of numbers of a narrower type comes a
+rounding to that type: it gives what the type's own arithmetic gives (Figueroa, "When is double rounding innocuous?", 1995).
 """
 
 from __future__ import annotations

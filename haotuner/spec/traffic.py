@@ -34,7 +34,7 @@ class Traffic:
 
         Each sampled extent stands for the extents nearest to it, so its weight is their share. Of several axes whose
         combinations are more, the shapes are the smallest, the largest, and points of a Halton sequence (Halton, 1960) in
-        the axes' own shares, which all count the same.
+        the axes' own shares. All of them count the same.
         """
         sampled = [(axis, span, span.sample(samples)) for axis, span in shapes.spans]
         axes = [(axis, extents, _of_span(span, extents)) for axis, span, extents in sampled]

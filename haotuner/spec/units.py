@@ -1,7 +1,7 @@
 """Detection of two units among the times of one problem on one device: no single time shows them, all together do.
 
-In the eight published Kernel Tuner files the slowest kernel takes 12 to 180 times as long as the fastest, and no empty
-stretch between neighbours in order of time is wider than a factor of 5.9.
+In the eight published Kernel Tuner files the slowest kernel takes 12 to 180 times as long as the fastest. No empty stretch
+between neighbours in order of time is wider than a factor of 5.9.
 """
 
 from __future__ import annotations

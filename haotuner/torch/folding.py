@@ -1,4 +1,4 @@
-"""What follows a layer: batch norms in eval mode folded into its weight, activations as its op's epilogue.
+"""Modules that follow a layer: batch norms in eval mode folded into its weight, activations as its op's epilogue.
 
 ``Snapshot``: test that a tensor still has the numbers that it had, for half a microsecond a look.
 

@@ -142,13 +142,13 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, *example: Any, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
+    """Swap, in place, of every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
     Layers may be float32, bfloat16 or float16, if the pack holds such an op; the projections of ``nn.MultiheadAttention``
-    are linears, too. Where a ``Sequential`` or a method's source calls a layer, a batch norm in eval mode and an activation
-    one after the other, and the pack holds their fused op, that op serves such calls. Each module called by itself, with a
-    hook, or in another state, computes what it computed. Packs on the CPU compute on torch's threads (``share_threads``).
-    The model only infers from then on.
+    are linears, too. A ``Sequential`` or a method's source may call a layer, a batch norm in eval mode and an activation one
+    after the other. If the pack holds their fused op, that op serves such calls. Each module called by itself, with a hook,
+    or in another state, computes what it computed. Packs on the CPU compute on torch's threads (``share_threads``). The
+    model only infers from then on.
 
     Args:
         model: what is changed.

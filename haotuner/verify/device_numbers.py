@@ -101,7 +101,7 @@ def _convolution_shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_
 def drawn_constants(
     op: Op, shape: Shape, memory: DeviceMemory, rng: np.random.Generator
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What a call binds, drawn at a shape: the weight and values of a channel, as arrays and as tensors of the device."""
+    """Constants of a call, drawn at a shape: the weight and values of a channel, as arrays and as tensors of the device."""
     operands = numerics.draw(op, shape, rng)
     constants = {name: operands[name] for name in ("weight", *op.channel_operands)}
     tensors = {

@@ -1,8 +1,8 @@
 """Convolutions by tiles that read windows from padded lines of the image: nothing is laid out for each tap.
 
 An image of few channels is copied once, with its pads, where image columns (``conv.py``) copy it once for each tap. Pixels
-are numbered along the padded lines, so that a tap of all pixels is one run of memory, and a term of a sum is a place from
-which it starts (``runtime/native/kinds/conv_lines.c``). A tile's rows and columns, and the weight, are those of ``conv.py``.
+are numbered along the padded lines. So a tap of all pixels is one run of memory, and a term of a sum is a place from which
+it starts (``runtime/native/kinds/conv_lines.c``). A tile's rows and columns, and the weight, are those of ``conv.py``.
 """
 
 from __future__ import annotations

@@ -92,8 +92,9 @@ class CpuConvWinograd(CpuConv):
     """Family ``cpu_conv_winograd_fp32``; parameters as channels-last ``cpu_conv_fp32``, and wt: outputs of a tile each way.
 
     ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way;
-    ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one, ``dd`` and ``da`` the dilation
-    of those whose taps are apart, ``rd`` and ``ra`` the stride of transposed ones: residues of it that are further features.
+    ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one. ``dd`` and ``da`` are the
+    dilation of those whose taps are apart; ``rd`` and ``ra`` the stride of transposed ones: residues of it that are further
+    features.
     """
 
     name = "cpu_conv_winograd_fp32"

@@ -117,7 +117,7 @@ class CpuGenerated:
                     many = (f,) * sum(node.primitive in FOLDS for node in graph.nodes)
                     kernel = self.kernel_of(
                         Schedule(
-                            lane_axis=axis - 1, lanes=device.wave_width, unroll=u, folds=many, rows=r, kept=kept_tensor
+                            lane_axis=axis - 1, lanes=device.wave_width, unroll=u, folds=many, rows=r, cached=kept_tensor
                         ),
                         op,
                     )
@@ -152,7 +152,7 @@ class CpuGenerated:
         graph = self._graph(options)
         if schedule.parts > 1 and self.backend == "cpu":  # stages decide on vectors alone
             schedule = replace(schedule, folds=(), rows=1, masked=True)
-        selected = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
+        selected = keepable(graph).index(schedule.cached[0]) + 1 if schedule.cached else 0
         more: list[tuple[str, int]] = []
         if any(fold != schedule.unroll for fold in schedule.folds):
             more.append(("fu", int("1" + "".join(str(fold.bit_length() - 1) for fold in schedule.folds))))
@@ -166,7 +166,7 @@ class CpuGenerated:
             more.append(("cr", schedule.cache_read))
         if schedule.packed > 1:
             more.append(("pk", schedule.packed))
-        if schedule.held:
+        if schedule.peeled:
             more.append(("hd", 1))
         if schedule.parts > 1 and (self.backend != "cpu" or not shareable(graph, schedule.lane_axis)):
             more.append(("pt", schedule.parts))  # on CPUs the runtime cuts a fold that is the output
@@ -209,12 +209,12 @@ class CpuGenerated:
             lane_axis=kernel["ax"] - 1,
             lanes=kernel["vl"],
             unroll=kernel["u"],
-            kept=tuple(selected),
+            cached=tuple(selected),
             folds=tuple(1 << int(digit) for digit in str(inputs.get("fu", 1))[1:]),
             rows=inputs.get("rw", 1),
             masked=not inputs.get("sc", 0),
             packed=inputs.get("pk", 1),
-            held=bool(inputs.get("hd", 0)),
+            peeled=bool(inputs.get("hd", 0)),
             parts=inputs.get("pt", 1),
             tiles=tuple(inputs[name] for name in ("tr", "tv", "tt")) if "tr" in inputs else (),
             cache_read=inputs.get("cr", 0),

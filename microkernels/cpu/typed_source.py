@@ -3,8 +3,8 @@
 Tiles of typed kernels in AMX registers: which fit, their C source's lists, and what they ask of a core.
 
 A register has 16 rows of 64 bytes. Rows of x, and rows of a panel of words (two bf16 or four int8 of a column side by side),
-are loaded as they lie, so that the packed weight is that of the SIMD tiles. A kernel on tiles has the parameter ``am``.
-Where the CPU or its kernel has no AMX, the same kernel runs as several smaller tiles by SIMD instructions.
+are loaded as they lie. So the packed weight is that of the SIMD tiles. A kernel on tiles has the parameter ``am``. Where the
+CPU or its kernel has no AMX, the same kernel runs as several smaller tiles by SIMD instructions.
 
 They are C and not TVM: TVM 0.27 legalizes bf16 away before LLVM sees it, so that ``vdpbf16ps`` cannot be had.
 """

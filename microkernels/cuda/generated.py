@@ -131,7 +131,7 @@ class CudaGenerated(CpuGenerated):
         for schedule in self._schedules(graph, folds, self.space(op, device)):
             own = replace(schedule, folds=(schedule.unroll,) * folds)
             shared = own.lanes >= WARP and not own.tiles and shareable(graph, own.lane_axis)
-            staged = own.lanes > WARP and own.held and not shared and bool(levels_of_folds(planned(graph, own)))
+            staged = own.lanes > WARP and own.peeled and not shared and bool(levels_of_folds(planned(graph, own)))
             for parts in PARTS if shared or staged else PARTS[:1]:
                 kernel = self.kernel_of(replace(own, parts=parts), op)
                 if self.text(kernel, "f") is not None:
@@ -155,7 +155,7 @@ class CudaGenerated(CpuGenerated):
                 for lanes in groups:
                     for unroll in HELD[lanes]:
                         yield replace(
-                            last, lane_axis=axis - 1, lanes=lanes, unroll=unroll, packed=min(unroll, near), held=True
+                            last, lane_axis=axis - 1, lanes=lanes, unroll=unroll, packed=min(unroll, near), peeled=True
                         )
                 continue
             for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
@@ -191,7 +191,7 @@ class CudaGenerated(CpuGenerated):
         return Cut(
             lanes=schedule.lanes, vectors=schedule.unroll, lane_axis=schedule.lane_axis,
             merges=merges(plan) and schedule.lanes >= WARP, parts=schedule.parts,
-            dimension=cut.place if cut else 0, step=cut.step if cut else 1,
+            dimension=cut.dimension_index if cut else 0, step=cut.step if cut else 1,
             stages=len(levels) + 1 if levels else 0, record=sum(map(len, levels)),
         )  # fmt: skip
 
@@ -383,7 +383,9 @@ def _passes(family: CudaGenerated, kernel: MicroKernel) -> Passes:
 @cache
 def _alike(family: CudaGenerated, kernel: MicroKernel) -> Plan:
     plan = family.plan(kernel)
-    return planned(plan.graph, Schedule(lane_axis=plan.schedule.lane_axis, lanes=WARP, unroll=1, kept=plan.schedule.kept))
+    return planned(
+        plan.graph, Schedule(lane_axis=plan.schedule.lane_axis, lanes=WARP, unroll=1, cached=plan.schedule.cached)
+    )
 
 
 @cache

@@ -57,7 +57,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     keeps = isinstance(plan, Plan) and bool(plan.keeps)
     if keeps and kept_as != "fp32":
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
-    if isinstance(plan, Plan) and keeps and plan.schedule.held:
+    if isinstance(plan, Plan) and keeps and plan.schedule.peeled:
         raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
     if isinstance(plan, OnlinePlan) and plan.schedule.along in ON_UNITS:
         return _tensor_text(symbol, plan, kept_as)

@@ -136,10 +136,10 @@ WHOLE, PART, JOIN = range(3)  # ``phase`` of ht_generated_args
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of ``axis``, a dimension of the graph at ``place``, in steps; how results are joined."""
+    """Parts of ``axis``, a dimension of the graph at ``dimension_index``, in steps; how results are joined."""
 
     axis: str
-    place: int
+    dimension_index: int
     step: int
     how: str
 
@@ -160,7 +160,7 @@ def prologue(plan: Plan, elements: Sequence[str], size: Callable[[Extent], str])
     """
     parts, graph = Parts.of(plan), plan.graph
     names, shape = (*graph.inputs, plan.output), [size(extent) for extent in graph.types[plan.output].shape]
-    out, extent = len(names) - 1, f"given.sizes[{parts.place}]"
+    out, extent = len(names) - 1, f"given.sizes[{parts.dimension_index}]"
     lines = [
         "ht_generated_args a = given;",
         f"const long long ht_outputs = {' * '.join(shape)};",
@@ -171,7 +171,7 @@ def prologue(plan: Plan, elements: Sequence[str], size: Callable[[Extent], str])
         "}",
         f"if (given.phase == {PART}) {{",
         f"  const long long ht_first = {_begin(parts, 'blockIdx.y')};",
-        f"  a.sizes[{parts.place}] = {_end(parts, 'blockIdx.y')} - ht_first;",
+        f"  a.sizes[{parts.dimension_index}] = {_end(parts, 'blockIdx.y')} - ht_first;",
     ]
     for index, (name, element) in enumerate(zip(names[:-1], elements, strict=False)):
         for axis, extent_ in enumerate(graph.types[name].shape):
@@ -188,14 +188,16 @@ def _begin(parts: Parts, part: str) -> str:
 
 
 def _end(parts: Parts, part: str) -> str:
-    return f"ht_min<long long>(ht_tiles * ({part} + 1) / given.parts * {parts.step}ll, given.sizes[{parts.place}])"
+    return f"ht_min<long long>(ht_tiles * ({part} + 1) / given.parts * {parts.step}ll, given.sizes[{parts.dimension_index}])"
 
 
 def _join(parts: Parts, shape: Sequence[str], data: str, element: str, out: int) -> list[str]:
     """Elements of the output shared by all threads; each takes its parts in the axis's order."""
     mean = parts.how == "mean"
     how = "add" if mean else JOINS.get(parts.how, parts.how)
-    share = f" * float(double({_end(parts, 's')} - {_begin(parts, 's')}) / double(given.sizes[{parts.place}]))" * mean
+    share = (
+        f" * float(double({_end(parts, 's')} - {_begin(parts, 's')}) / double(given.sizes[{parts.dimension_index}]))" * mean
+    )
     position: list[str] = []
     for axis in reversed(range(len(shape))):
         stride = f" * given.strides[{out}][{axis}]" if axis < len(shape) - 1 else ""

@@ -43,7 +43,7 @@ def main() -> int:
         document = race(
             model, files, requests, MODEL_PEERS, threads=args.threads, seconds=args.seconds,
             environment=dict(os.environ),
-            given=parse_inputs(args.given, [end.name for end in model.inputs], dims_of(model)),
+            input_values=parse_inputs(args.given, [end.name for end in model.inputs], dims_of(model)),
         )  # fmt: skip
     peers = [peer for peer in MODEL_PEERS if peer not in document["missing"]]
     lines = [f"\n## {args.name}, {args.shapes}, threads: {args.threads}\n"]

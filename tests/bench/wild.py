@@ -264,7 +264,7 @@ def _raced(file: Path, model: Wild, pack: Path, args: argparse.Namespace) -> str
             return f"{away} | {mean:.2f} | {min(by_cpu):.2f} | – | – | {_megabytes(pack)} | –"
         document = race(
             served, [file], requests, peers, threads=1, seconds=args.seconds, environment=dict(os.environ),
-            given=parse_inputs(input_text, [end.name for end in served.inputs], list(dims)),
+            input_values=parse_inputs(input_text, [end.name for end in served.inputs], list(dims)),
         )  # fmt: skip
     _tell(document, far)
     summary = document["summary"]

@@ -49,18 +49,18 @@ def test_without_a_compiler_tuning_cannot_work_and_the_remedy_is_named(tmp_path)
     checks = check_of(tmp_path)
     assert checks["C compiler"].status == "missing"
     assert "apt-get install gcc" in checks["C compiler"].remedy
-    assert (checks["peak"].status, "no C compiler" in checks["peak"].found) == ("warning", True)
+    assert (checks["peak"].status, "no C compiler" in checks["peak"].detail) == ("warning", True)
     assert checks["nvcc"].status == "absent"
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_machine_is_described(tmp_path):
     checks = check_of(tmp_path, host=machine(tmp_path / "machine", cpus=8, threads_per_core=2))
-    assert checks["platform"].found == "Linux x86_64, AMD EPYC"
-    assert checks["instruction sets"].found == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
-    assert checks["cores"].found == "4 of 8 logical CPUs"
-    assert checks["caches"].found == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
-    assert checks["memory"].found == "23.5 GiB"
+    assert checks["platform"].detail == "Linux x86_64, AMD EPYC"
+    assert checks["instruction sets"].detail == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
+    assert checks["cores"].detail == "4 of 8 logical CPUs"
+    assert checks["caches"].detail == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
+    assert checks["memory"].detail == "23.5 GiB"
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -82,7 +82,7 @@ def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, 
         path.write_text(text + "\n")
     check = check_of(tmp_path, host=host)["huge pages"]
     assert check.status == status
-    assert check.found.startswith(expected)
+    assert check.detail.startswith(expected)
     assert ("echo madvise" in check.remedy) == (status == "warning")
 
 
@@ -96,7 +96,7 @@ def test_a_missing_or_wrong_package_is_named_with_the_command_that_helps(tmp_pat
     assert checks[package].status == "missing"
     assert "pip install '.[tune]'" in checks[package].remedy
     if version:
-        assert f"{version}, not the pinned {PINNED[package]}" in checks[package].found
+        assert f"{version}, not the pinned {PINNED[package]}" in checks[package].detail
     assert all(checks[name].status == "ok" for name in (*PINNED, *TUNING) if name != package)
 
 
@@ -138,8 +138,8 @@ def test_no_gpu_is_no_problem(tmp_path):
 def test_gpus_are_named_and_a_lost_one_is_a_warning(tmp_path):
     nvml = FakeNvml(Board(), Board(fails={"nvmlDeviceGetName": LOST}))
     checks = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=nvml))
-    assert checks["NVML"].found == "driver 580.82.07, CUDA up to 13.0"
-    assert checks["cuda:0"].found == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
+    assert checks["NVML"].detail == "driver 580.82.07, CUDA up to 13.0"
+    assert checks["cuda:0"].detail == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
     assert (checks["cuda:1"].status, "dmesg" in checks["cuda:1"].remedy) == ("warning", True)
 
 
@@ -160,7 +160,7 @@ def test_nvcc_says_which_gpus_can_be_built_for(tmp_path, monkeypatch, output, st
     (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{output}'\n")
     (tmp_path / "nvcc").chmod(0o755)
     check = check_of(tmp_path)["nvcc"]
-    assert (check.status, words in check.found) == (status, True)
+    assert (check.status, words in check.detail) == (status, True)
 
 
 def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monke
     newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
     assert newer != EPYC
     check = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
-    assert check.status == "warning" and "does not know avx512bf16, which" in check.found and "gcc 11" in check.remedy
+    assert check.status == "warning" and "does not know avx512bf16, which" in check.detail and "gcc 11" in check.remedy
 
 
 def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from tests.codegen.interpreter import run_all
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "vectors": {"lanes": 4, "unroll": 2},
-    "held": {"lanes": 4, "unroll": 2, "packed": 2, "held": True},
+    "held": {"lanes": 4, "unroll": 2, "packed": 2, "peeled": True},
     "rows": {"lanes": 4, "unroll": 1, "rows": 2, "masked": False},
     "folds alone": {"lanes": 4, "unroll": 2, "lane_axis": -1},
     "stages": {"lanes": 4, "unroll": 2, "parts": 3},
@@ -87,7 +87,7 @@ def test_decisions_and_memory_of_several_outputs():
     )
     assert in_place(plan) == () and not merges(plan)
     assert merges(planned(maps(), Schedule(lane_axis=1, lanes=4, unroll=2)))
-    for schedule in ({"kept": ("map",)}, {"tiles": (1, 1, 0)}):
+    for schedule in ({"cached": ("map",)}, {"tiles": (1, 1, 0)}):
         with pytest.raises(UsageError, match="keeps no tensor and has no tiles"):
             planned(ordered(norm(), 2), Schedule(lane_axis=1, lanes=4, unroll=1, **schedule))
     with pytest.raises(UsageError, match="has a row across the lanes"):

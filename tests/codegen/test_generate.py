@@ -83,9 +83,9 @@ def schedules(graph: Graph) -> list[Schedule]:
     for axis in range(-1, graph.types[graph.outputs[0]].rank):
         for tensors in ((), *((name,) for name in keepable(graph))):
             candidates += [
-                Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=tensors) for lanes, unroll in ((1, 1), (4, 2))
+                Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, cached=tensors) for lanes, unroll in ((1, 1), (4, 2))
             ]
-        candidates += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, held=shared_loads)
+        candidates += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, peeled=shared_loads)
                        for packed, shared_loads in ((2, False), (1, True), (2, True))]  # fmt: skip
     return candidates
 
@@ -133,7 +133,7 @@ def test_bytes_are_those_that_the_decisions_say() -> None:
     inputs = drawn(graph, SIZES)
     again = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), inputs)[1]
     assert (again.loaded, again.stored) == ({"x0": 3 * size}, {graph.outputs[0]: size})  # max, sum, result
-    machine = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, kept=keepable(graph))), inputs)[1]
+    machine = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, cached=keepable(graph))), inputs)[1]
     out = graph.outputs[0]
     assert (machine.loaded, machine.stored) == ({"x0": 2 * size, out: size}, {out: 2 * size})  # the powers lie in the output
 
@@ -184,7 +184,7 @@ def test_what_has_no_program_is_told() -> None:
     with pytest.raises(UsageError, match="a group's constants are single numbers"):
         planned(graph, Schedule(lane_axis=0, lanes=1, unroll=1))
     with pytest.raises(UsageError, match="one tensor fits the output's rows"):
-        planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, kept=keepable(GROUPS["layer_norm"])))
+        planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, cached=keepable(GROUPS["layer_norm"])))
 
 
 def left_to_the_collector(plan: AnyPlan, inputs: dict[str, Any]) -> int:

@@ -62,7 +62,7 @@ def test_every_schedule_of_a_row_is_the_same_in_place(name: str) -> None:
     for axis in range(-1, rank):
         for tensors in ((), *((tensor,) for tensor in keepable(graph))):
             for rows, masked in ((1, True), (2, True), (1, False)):
-                schedule = Schedule(lane_axis=axis, lanes=4, unroll=2, kept=tensors, rows=rows, masked=masked)
+                schedule = Schedule(lane_axis=axis, lanes=4, unroll=2, cached=tensors, rows=rows, masked=masked)
                 try:
                     allowed.setdefault(axis, []).append(checked(planned(graph, schedule), SIZES))
                 except UsageError:
@@ -72,7 +72,7 @@ def test_every_schedule_of_a_row_is_the_same_in_place(name: str) -> None:
 
 def test_what_is_read_later_is_not_allowed_and_would_be_wrong() -> None:
     for name, axis, tensors in (("softmax", 0, ()), ("layer_norm", 1, (keepable(GROUPS["layer_norm"])[1],))):
-        plan = planned(GROUPS[name], Schedule(lane_axis=axis, lanes=4, unroll=1, kept=tensors))
+        plan = planned(GROUPS[name], Schedule(lane_axis=axis, lanes=4, unroll=1, cached=tensors))
         assert in_place(plan) == ()
         inputs = drawn(plan.graph, SIZES)
         assert not np.array_equal(run(plan, inputs, over=("x0",))[0], run(plan, inputs)[0]), name

@@ -71,9 +71,9 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
             lane_axis=int(rng.integers(-1, graph.types[graph.outputs[0]].rank)),
             lanes=int(rng.choice([1, 2, 4])),
             unroll=int(rng.choice([1, 2])),
-            kept=choices[int(rng.integers(len(choices)))],
+            cached=choices[int(rng.integers(len(choices)))],
             packed=int(rng.choice([1, 2])),
-            held=bool(rng.integers(2)),
+            peeled=bool(rng.integers(2)),
             parts=int(rng.choice([1, 4])),
         )
         try:
@@ -234,14 +234,14 @@ def test_tiles_save_bytes_beyond_a_cache() -> None:
     assert once < 0.5 * again
 
 
-def softmax(kept: bool = False) -> Plan:
+def softmax(cached: bool = False) -> Plan:
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (M, N))))
-    return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, kept=keepable(graph) if kept else ()))
+    return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, cached=keepable(graph) if cached else ()))
 
 
 def test_large_programs_are_counted_without_being_run() -> None:
-    top = count_ops(softmax(kept=True), {"m": 100_000, "n": 4096})
+    top = count_ops(softmax(cached=True), {"m": 100_000, "n": 4096})
     row = 4 * 4096
     level, tiny = MemoryTraffic(top).bytes(Level(2**20, 16)), MemoryTraffic(top).bytes(Level(2**13, 16))
     assert level == MemoryTraffic(top).least() == 100_000 * 2 * row  # a row stays: read once, written once
@@ -260,7 +260,7 @@ def test_axes_that_are_taken_as_one_are_counted_however_long() -> None:
 
 def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:
     sizes = {"m": 64, "n": 1000}
-    again, reused = count_ops(softmax(), sizes), count_ops(softmax(kept=True), sizes)
+    again, reused = count_ops(softmax(), sizes), count_ops(softmax(cached=True), sizes)
     assert cycles(reused, Core(64)) < 0.9 * cycles(again, Core(64))
     assert sum(sum(counts.values()) for counts in register_bytes(reused)) > sum(
         sum(counts.values()) for counts in register_bytes(again)

@@ -31,9 +31,9 @@ def plan_of(graph: Graph, **how: Any) -> Plan:
 NORM, DEEP = ordered(norm(), 2), ordered(deep(), 1)
 PROGRAMS: dict[str, tuple[Plan, str]] = {
     "norm": (plan_of(NORM), "fp32"),
-    "norm_short": (plan_of(NORM, lanes=8, unroll=4, packed=4, held=True), "fp32"),
-    "norm_fp16": (plan_of(NORM, unroll=4, packed=4, held=True), "fp16"),
-    "norm_block": (plan_of(NORM, lanes=64, unroll=1, held=True), "fp32"),
+    "norm_short": (plan_of(NORM, lanes=8, unroll=4, packed=4, peeled=True), "fp32"),
+    "norm_fp16": (plan_of(NORM, unroll=4, packed=4, peeled=True), "fp16"),
+    "norm_block": (plan_of(NORM, lanes=64, unroll=1, peeled=True), "fp32"),
     "norm_stages": (plan_of(NORM, lanes=64, unroll=2, parts=4), "fp16"),
     "deep": (plan_of(DEEP, lane_axis=-1), "fp32"),
     "maps": (plan_of(maps(), unroll=4, packed=4), "fp16"),

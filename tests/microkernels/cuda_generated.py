@@ -43,8 +43,8 @@ class Arguments(ctypes.Structure):
 
 
 def plan_of(
-    spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP,
-    packed: int = 1, held: bool = False, parts: int = 1,
+    spec: str, axis: int = -2, unroll: int = 2, cached: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP,
+    packed: int = 1, peeled: bool = False, parts: int = 1,
 ) -> Plan:  # fmt: skip
     """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
     from haotuner.codegen.schedule import keepable
@@ -52,9 +52,9 @@ def plan_of(
     op = Op.parse(spec)
     graph = graph_of(op.meaning, op.all_options())
     last = graph.types[graph.outputs[0]].rank - 1
-    keep = keepable(graph)[:1] if kept else ()
-    return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=lanes, unroll=unroll, kept=keep, rows=rows,
-                                   masked=masked, packed=packed, held=held, parts=parts))  # fmt: skip
+    keep = keepable(graph)[:1] if cached else ()
+    return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=lanes, unroll=unroll, cached=keep,
+                                   rows=rows, masked=masked, packed=packed, peeled=peeled, parts=parts))  # fmt: skip
 
 
 def attention_plan(spec: str, rows: int, block: int, keys: int, parts: int = 1) -> AnyPlan:
@@ -92,23 +92,23 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "attention_causal": ("attention:d=64,causal=end,mask=keys",
                          attention_plan("attention:d=64,causal=end,mask=keys", 2, 1, 64)),
     "softmax": ("softmax:", plan_of("softmax:")),
-    "softmax_kept": ("softmax:", plan_of("softmax:", unroll=4, kept=True)),
+    "softmax_kept": ("softmax:", plan_of("softmax:", unroll=4, cached=True)),
     "softmax_rows": ("softmax:", plan_of("softmax:", unroll=1, rows=4, masked=False)),
-    "softmax_short": ("softmax:", plan_of("softmax:", unroll=1, kept=True, lanes=8)),
-    "softmax_block": ("softmax:", plan_of("softmax:", unroll=1, kept=True, lanes=64)),
+    "softmax_short": ("softmax:", plan_of("softmax:", unroll=1, cached=True, lanes=8)),
+    "softmax_block": ("softmax:", plan_of("softmax:", unroll=1, cached=True, lanes=64)),
     "layer_norm_short": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", lanes=16)),
     "layer_norm_block": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=1, lanes=128)),
     "sum_block": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=1, lanes=64)),
-    "softmax_held": ("softmax:", plan_of("softmax:", unroll=4, lanes=8, packed=2, held=True)),
-    "softmax_quads": ("softmax:", plan_of("softmax:", unroll=4, lanes=4, packed=4, held=True)),
-    "softmax_held_block": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, held=True)),
+    "softmax_held": ("softmax:", plan_of("softmax:", unroll=4, lanes=8, packed=2, peeled=True)),
+    "softmax_quads": ("softmax:", plan_of("softmax:", unroll=4, lanes=4, packed=4, peeled=True)),
+    "softmax_held_block": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, peeled=True)),
     "layer_norm_held": ("layer_norm:affine=scale_bias",
-                        plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True)),
+                        plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, peeled=True)),
     "add_norm_packed": ("add_layer_norm:affine=scale_bias",
                         plan_of("add_layer_norm:affine=scale_bias", unroll=8, packed=4, lanes=16)),
-    "sum_held": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=4, packed=4, held=True)),
+    "sum_held": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=4, packed=4, peeled=True)),
     "pool_held": ("max_pool:kernel=3,stride=2,pad=1",
-                  plan_of("max_pool:kernel=3,stride=2,pad=1", unroll=1, lanes=8, held=True)),
+                  plan_of("max_pool:kernel=3,stride=2,pad=1", unroll=1, lanes=8, peeled=True)),
     "gelu_packed": ("gelu:", plan_of("gelu:", unroll=4, packed=4)),
     "bias_gelu_packed": ("bias_gelu:", plan_of("bias_gelu:", unroll=8, packed=4)),
     "softmax_down": ("softmax:", plan_of("softmax:", axis=0)),
@@ -125,8 +125,8 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "resize": ("resize:mode=linear", plan_of("resize:mode=linear")),
     "softmax_stages": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, parts=4)),
     "layer_norm_stages": ("layer_norm:affine=scale_bias",
-                          plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True, parts=3)),
-    "sum_parts": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=2, packed=2, held=True, parts=4)),
+                          plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, peeled=True, parts=3)),
+    "sum_parts": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=2, packed=2, peeled=True, parts=4)),
     "max_parts": ("reduce_max:over=first", plan_of("reduce_max:over=first", parts=3)),
     "mean_parts": ("reduce_mean:", plan_of("reduce_mean:", axis=-1, unroll=1, lanes=64, parts=8)),
     "product": product_plan((1, 1, 0)),
@@ -185,7 +185,7 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     arguments.parts, floats, stages = 1, out.inner.size, 2
     if isinstance(plan, Plan) and plan.schedule.parts > 1:
         cut = Parts.of(plan)
-        arguments.parts = min(plan.schedule.parts, -(-arguments.sizes[cut.place] // cut.step))
+        arguments.parts = min(plan.schedule.parts, -(-arguments.sizes[cut.dimension_index] // cut.step))
         stages = 2 if cut.how else 1 + len(levels_of_folds(plan))
     elif isinstance(plan, OnlinePlan):
         arguments.parts, floats = plan.schedule.parts, out.inner.size // out.inner.shape[-1] * record(plan)

@@ -259,12 +259,12 @@ _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
     Pick(arch="sm_80", op="softmax", dtype="float32", kernels=tuple(
-        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=4, folds=(4, 4), packed=4, held=True),
+        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=4, folds=(4, 4), packed=4, peeled=True),
                            Op.parse("softmax:"))
         for lanes in (8, 64)
     )),
     Pick(arch="sm_90a", op=Op.parse("layer_norm:affine=scale_bias,dtype=bf16").name, dtype="bfloat16", kernels=(
-        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, folds=(8, 8), packed=8, held=True),
+        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, folds=(8, 8), packed=8, peeled=True),
                         Op.parse("layer_norm:affine=scale_bias,dtype=bf16")),
     )),
     Pick(arch="sm_90a", op="gelu", dtype="float32", kernels=(
@@ -273,7 +273,7 @@ GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without
 )  # fmt: skip
 _SUM = CudaGenerated(KINDS["reduce_sum"], "bf16")
 PARTS_PICK = Pick(arch="sm_90a", op=Op.parse("reduce_sum:dtype=bf16").name, dtype="bfloat16", kernels=tuple(
-    _SUM.kernel_of(Schedule(lane_axis=-1, lanes=32, unroll=2, folds=(2,), packed=2, held=True, parts=parts),
+    _SUM.kernel_of(Schedule(lane_axis=-1, lanes=32, unroll=2, folds=(2,), packed=2, peeled=True, parts=parts),
                    Op.parse("reduce_sum:dtype=bf16"))
     for parts in (1, 4)
 ))  # fmt: skip
@@ -292,7 +292,7 @@ _LOG_SOFTMAX = CudaGenerated(KINDS["log_softmax"])
 STAGES_PICK = Pick(  # short rows by a program whose output may not be its input, long ones by parts
     arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(_LOG_SOFTMAX.kernel_of(schedule, Op.parse("log_softmax:"))
     for schedule in (Schedule(lane_axis=0, lanes=32, unroll=1),
-                Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=4))
+                Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, peeled=True, parts=4))
 ))  # fmt: skip
 ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, TENSOR_PICK, STAGES_PICK)  # blocks share a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)

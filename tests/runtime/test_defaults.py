@@ -26,19 +26,19 @@ def info(name: str, shape: Any, kind: int = FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def model(*, version: int = 8, chained: bool = False, held: Any = None, size: str | None = None) -> Any:
+def model(*, version: int = 8, chained: bool = False, initializers: Any = None, size: str | None = None) -> Any:
     """y = x w + b; of a chain the rows of it that hold something above 0."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
-    held = {"w": W, "b": B, **(held or {})}
+    initializers = {"w": W, "b": B, **(initializers or {})}
     inputs = [
         info("x", ["n", 2]),
-        *(info(name, [size or 2] if name == "b" else array.shape) for name, array in held.items()),
+        *(info(name, [size or 2] if name == "b" else array.shape) for name, array in initializers.items()),
     ]
     outputs = [info("y", None)]
     if chained:
         nodes += [helper.make_node("NonZero", ["y"], ["places"])]
         outputs += [info("places", None, INT)]
-    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in held.items()]
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in initializers.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=version)
 
@@ -92,8 +92,8 @@ def test_a_check_draws_the_default():
 
 def test_what_must_be_known_or_is_large_stays_a_constant():
     assert graph_of(model(version=3), None, {}).inputs == ("x",)  # every initializer was listed then
-    assert graph_of(model(held={"large": np.zeros((2, 1 << 14), np.float32)}), None, {}).inputs == ("x",)
-    assert graph_of(model(held={f"more{index}": B for index in range(15)}), None, {}).inputs == ("x",)
+    assert graph_of(model(initializers={"large": np.zeros((2, 1 << 14), np.float32)}), None, {}).inputs == ("x",)
+    assert graph_of(model(initializers={f"more{index}": B for index in range(15)}), None, {}).inputs == ("x",)
     assert graph_of(model(), None, {"w": W}).inputs == ("x", "b")
     assert graph_of(model(), None, {}, defaults=False).inputs == ("x",)
     shape = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Mul", ["r", "scale"], ["y"])]

@@ -1,4 +1,4 @@
-"""What contenders on the CPU begin with: torch under inference mode, settings of ONNX Runtime and OpenVINO."""
+"""Setup that contenders on the CPU share: torch under inference mode, settings of ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tensor(torch: Any, values: NDArray[Any]) -> Any:
 
 
 def array(result: Any) -> NDArray[Any]:
-    """What torch computed, as numpy has it: floats in fp32."""
+    """Result of torch as an array of numpy: floats in fp32."""
     made: NDArray[Any] = (result.float() if result.dtype.is_floating_point else result).numpy()
     return made
 

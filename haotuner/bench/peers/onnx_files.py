@@ -211,7 +211,7 @@ def _rows(graph: Graph, op: Op, fed: Sequence[str]) -> str:
 
 
 class _OfFiles(ABC):
-    """What both share: images channels first, a file for each copy of what is bound, loaded when a call asks for it."""
+    """Base of both contenders: images channels first, a file for each copy of what is bound, loaded when a call wants it."""
 
     width = 1
     alone = False
@@ -268,7 +268,7 @@ class _OfFiles(ABC):
 
     @abstractmethod
     def call(self, loaded: Any, fed: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> Callable[[], Any]:
-        """What is timed."""
+        """The call that is timed."""
 
 
 class Onnxruntime(_OfFiles):

@@ -69,7 +69,7 @@ class Ours:
         return result
 
     def plan(self, shape: Mapping[str, int]) -> str:
-        """What is served at this shape, as text, where the runtime says it: it goes into a line of JSON."""
+        """Label of what is served at this shape, where the runtime says it: it goes into a line of JSON."""
         if plain_layer(self._op):
             return str(self._served.composition(shape["m"]).label)
         return f"cell {self._served.cell(shape)}" if hasattr(self._served, "cell") else ""
@@ -157,7 +157,7 @@ class GpuOurs:
         return self._driver.download(self._operands[-1])
 
     def plan(self, shape: Mapping[str, int]) -> str:
-        """What is served at this shape, as text; which kernel of other ops, ``haotuner explain`` says."""
+        """Label of what is served at this shape; which kernel of other ops, ``haotuner explain`` says."""
         layers = plain_layer(self._op) or plain_groups(self._op)
         return str(self._served.composition(shape["m"]).label) if layers else "one launch"
 

@@ -251,7 +251,7 @@ def _magnitude(dtype: str, proof: Proof, value: Any) -> Any:
 def whole_division(value: Any, dtype: str, proof: Proof) -> tuple[Extent, Extent] | None:
     """Dividend and divisor, above 0, of a rounded quotient whose whole part is that of the exact one; else None.
 
-    The exact quotient lies 1 / divisor or more from a whole number that it is not, which is more than a rounding moves it
+    The exact quotient lies 1 / divisor or more from a whole number that it is not. That is more than a rounding moves it
     where the type holds the dividend's multiples.
     """
     if dtype != "fp64" and isinstance(value, FUNCTIONS[f"to_{dtype}"]):
