@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.runtime.conftest import copied, made
+from tests.runtime.conftest import built_pack, copied
 
-__all__ = ["copied", "made"]
+__all__ = ["copied", "built_pack"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.runtime.conftest import chained, chained_path, copied, linear, made, pack, weight
+from tests.runtime.conftest import built_pack, chained, chained_path, copied, linear, pack, weight
 
-__all__ = ["chained", "chained_path", "copied", "linear", "made", "pack", "weight"]
+__all__ = ["chained", "chained_path", "copied", "linear", "built_pack", "pack", "weight"]
