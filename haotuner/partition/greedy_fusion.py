@@ -168,7 +168,7 @@ class Greedy:
         of = self._stands_for(node)
         if of is not None:
             return self._cheap(of)
-        return node.primitive in (*FREE, "pad") and all(self._cheap(tensor) for tensor in node.inputs)
+        return node.primitive in (*FREE, "pad", "window") and all(self._cheap(tensor) for tensor in node.inputs)
 
     def _stands_for(self, node: Node) -> str | None:
         """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
