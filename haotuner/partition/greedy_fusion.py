@@ -141,7 +141,7 @@ class Greedy:
         if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
             return self._strided_operands(node)
         if node.primitive == "gather":
-            return [tensor for tensor in node.inputs if not self._cheap(tensor)]
+            return [tensor for tensor in node.inputs if not (self._cheap(tensor) or self._is_table_of_bytes(tensor))]
         if node.primitive in ("window", "contract", "concat"):
             return [tensor for tensor in node.inputs if not self._cheap(tensor)]
         if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
@@ -169,6 +169,17 @@ class Greedy:
         if of is not None:
             return self._cheap(of)
         return node.primitive in (*FREE, "pad", "window") and all(self._cheap(tensor) for tensor in node.inputs)
+
+    def _is_table_of_bytes(self, tensor: str) -> bool:
+        """True if a table is bytes less and times constants, such as a scale of each row: its rows are made where they are read."""
+        node = self.producers.get(tensor)
+        while node is not None and node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
+            if node.inputs[1] not in self.graph.constants:
+                return False
+            node = self.producers.get(node.inputs[0])
+        if node is None or node.primitive != "cast" or tensor in self.fixed:
+            return False
+        return self.graph.types[node.inputs[0]].dtype in BYTES and self._cheap(node.inputs[0])
 
     def _stands_for(self, node: Node) -> str | None:
         """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""

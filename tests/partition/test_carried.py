@@ -124,15 +124,3 @@ def test_a_bias_that_rounds_is_added_behind_the_whole_sum(size: float, steps: in
     y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
     graph = g.finish(g.map("add", y, g.constant(np.full(4, size, np.float32))))
     assert len(Greedy(graph).steps) == steps
-
-
-def test_a_sum_reads_windows_of_an_image_where_they_are():
-    """A convolution that no product serves: its windows, up to 41 times the image, are no tensor of their own."""
-    g = GraphBuilder()
-    x = g.input("x", (B, 1, 1, dimension("w")))
-    padded = g.add("pad", x, before=(0, 0, 0, 19), after=(0, 0, 0, 22), mode="constant", value=0.0)
-    windows = g.add("window", padded, axes=(2, 3), sizes=(1, 41), strides=(1, 3), dilations=(1, 1))
-    weight = g.constant(np.ones((1, 1, 1, 41), np.float32))
-    graph = g.finish(g.add("contract", windows, weight, labels="bcijuv,fcuv->bfij"))
-    (step,) = Greedy(graph).steps
-    assert isinstance(step, Loops) and {"window", "contract"} <= {node.primitive for node in step.graph.nodes}
