@@ -26,6 +26,7 @@ FIRST = (
     "conv2d:c=6,f=10,r=3,s=4,pad=0.3.2.1,stride=3,dilation=2,groups=2",
     "conv2d:c=2,f=5,r=2,s=2,pad=3,stride=5",  # residues that no tap meets, rows of pads alone
     "conv1d:c=5,f=20,s=5,pad=4,dilation=2",
+    "conv2d:c=6,f=7,r=3,s=1,pad=48.0.48.0,dilation=48.1",  # most lines of a block are those that windows reach beyond it
 )
 SPECS = (
     *FIRST,

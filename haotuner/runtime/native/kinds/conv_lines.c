@@ -191,6 +191,26 @@ static int64_t rows_that_fit(const job* j) {
   return ((HT_CONV_IMAGE - tile) / parts(j) - behind) / line_floats(j) - beyond(&j->phase.tall);
 }
 
+/* Pixels of lines that are copied for all blocks of so many rows: a block has the lines that its windows reach beyond, too. */
+static int64_t copied(const job* j, int64_t rows) {
+  const ht_side* tall = &j->phase.tall;
+  return ceil_div(tall->count, rows) * (rows + beyond(tall)) * ceil_div(j->phase.wide.count, j->columns) * j->wide;
+}
+
+/* Narrower blocks of more rows, where windows reach so far down that most lines of a block are those beyond it; the rows that fit then. */
+static int64_t narrowed(job* j, int64_t rows, int64_t unit) {
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  for (int64_t blocks = j->column_blocks + 1; rows < tall->count && rows < 2 * beyond(tall) && ceil_div(wide->count, blocks) >= unit; ++blocks) {
+    const int64_t columns = j->columns, pixels = j->wide, least = copied(j, rows);
+    j->columns = ceil_div(wide->count, blocks);
+    j->wide = pixels_of(j, j->columns);
+    const int64_t more = rows_that_fit(j);
+    if (more >= 1 && copied(j, more) < least) rows = more;
+    else j->columns = columns, j->wide = pixels;
+  }
+  return rows;
+}
+
 /* Blocks of outputs, and spans of features; -1 where no block's lines find room, which conv_lines.py refuses. */
 static int cut(job* j, int share, int threads) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
@@ -204,6 +224,7 @@ static int cut(job* j, int share, int threads) {
     if (j->columns == 1 || (rows >= 1 && (tall->count >= pieces || j->columns <= unit || tall->count * j->column_blocks >= pieces))) break;
   }
   if (rows < 1 || j->phase.depth > HT_CONV_TERMS) return -1;
+  rows = narrowed(j, rows, unit);
   j->column_blocks = ceil_div(wide->count, j->columns);
   j->row_blocks = ceil_div(tall->count, rows);
   j->row_blocks = max_i64(j->row_blocks, min_i64(tall->count, pieces));
