@@ -20,10 +20,10 @@ Extent = Literal["channel", "whole"]
 class Step:
     """One element-wise step.
 
-    ``number`` names it in programs and records: never used again for another step, and under 16, for devices keep four bits
-    of it. ``operands``: what it reads beside the result, and how large that is. ``formula``: what it makes of ``VALUE`` and
-    these; devices' programs are written from it. ``gain`` bounds how much it may enlarge an error; ``scales``: the operand
-    that enlarges it by its magnitude where that is above ``gain``.
+    ``number`` names it in programs and records: never used again for another step, and under 64. Devices keep four bits of
+    it: ops with a step of 16 or more are not theirs. ``operands``: what it reads beside the result, and how large that is.
+    ``formula``: what it makes of ``VALUE`` and these; devices' programs are written from it. ``gain`` bounds how much it
+    may enlarge an error; ``scales``: the operand that enlarges it by its magnitude where that is above ``gain``.
     """
 
     name: str

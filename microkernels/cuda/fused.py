@@ -46,13 +46,18 @@ class Fused:
 
 
 def fused(op: Op) -> Fused | None:
-    """The epilogue of an op as the kernels' arguments; None where its result is of a type that they do not write."""
+    """The epilogue of an op as the kernels' arguments; None where they do not write its type or know one of its steps."""
     out = op.dtype_of(op.meaning.output)
-    if out not in (Y_TYPES if op.sums == "int32" else FLOATS_WRITE):
+    if out not in (Y_TYPES if op.sums == "int32" else FLOATS_WRITE) or not all(map(has_bits, op.epilogue)):
         return None
     description = 0 if set(op.epilogue) <= {"bias", "residual"} else coded(op.epilogue)
     y_type = 0 if out == own_type(op.dtype) else Y_TYPES.index(out)
     return Fused(steps=description, residual="residual" in op.epilogue, y_type=y_type)
+
+
+def has_bits(step: str) -> bool:
+    """True if the number of a step fits the bits that a launch has for it."""
+    return STEPS[step].number < 1 << STEP_BITS
 
 
 def own_type(dtype: str) -> str:
@@ -101,7 +106,9 @@ def initializer(op: Op) -> str:
     """Epilogue of an op as a ``ht_cuda_after`` of C; ValueError where there is none."""
     result = fused(op)
     if result is None:
-        raise ValueError(f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone")
+        raise ValueError(
+            f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone, by steps of numbers under 16"
+        )
     return f"{{{result.steps:#x}ull, {result.y_type}, {int(bool(op.epilogue))}, {int(result.residual)}}}"
 
 
@@ -120,7 +127,7 @@ def decoded(steps: int) -> tuple[str, ...]:
 def steps_text() -> str:
     """Device functions of the steps without operands: ``ht_activate`` does one by its number."""
     lines = ["// ---- steps of an epilogue that read nothing, from their formulas"]
-    alone = {name: step for name, step in STEPS.items() if not step.operands}
+    alone = {name: step for name, step in STEPS.items() if not step.operands and has_bits(name)}
     for kind, calls in (("", CALLS), ("_short", {**CALLS, **SHORT})):  # short: what is rounded to 16 bits at once
         lines += [
             f"HT_DEVICE float ht_step_{name}{kind}(float value) {{ return {_formula_text(step.formula, calls)}; }}"

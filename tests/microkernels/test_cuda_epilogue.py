@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,13 @@ def test_formulas_say_what_frameworks_mean():
     assert expected.keys() == {name for name, step in STEPS.items() if not step.operands}
     for name, values in expected.items():
         np.testing.assert_allclose(STEPS[name].apply(x, {}), values, rtol=1e-13, atol=1e-13, err_msg=name)
+
+
+def test_a_step_whose_number_has_no_room_in_a_launch_is_not_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Op.parse("dense:n=8,k=8,dtype=fp16,epilogue=bias+mish")
+    assert fused(op) is not None
+    monkeypatch.setitem(STEPS, "mish", replace(STEPS["mish"], number=16))
+    assert fused(op) is None
 
 
 def test_what_a_launch_is_told():
