@@ -171,7 +171,7 @@ class Greedy:
         return node.primitive in (*FREE, "pad", "window") and all(self._cheap(tensor) for tensor in node.inputs)
 
     def _is_table_of_bytes(self, tensor: str) -> bool:
-        """True if a table is bytes less and times constants, such as a scale of each row: cheap for the few rows that are read."""
+        """True if a table is bytes less and times constants, as a scale of each row: cheap for the rows that are read."""
         node = self.producers.get(tensor)
         while node is not None and node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
             if node.inputs[1] not in self.graph.constants:

@@ -106,9 +106,7 @@ def initializer(op: Op) -> str:
     """Epilogue of an op as a ``ht_cuda_after`` of C; ValueError where there is none."""
     result = fused(op)
     if result is None:
-        raise ValueError(
-            f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone, by steps of numbers under 16"
-        )
+        raise ValueError(f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone, and know steps 1 to 15")
     return f"{{{result.steps:#x}ull, {result.y_type}, {int(bool(op.epilogue))}, {int(result.residual)}}}"
 
 
