@@ -83,7 +83,7 @@ STEPS: dict[str, Step] = {
              gain=0.0, scales="scale"),
         # ONNX's PRelu, and LeakyRelu where all slopes are one: x where it is positive, slope x where it is not.
         Step(name="prelu", number=14, formula=_SLOPED, operands=(("slope", "channel"),), scales="slope"),
-        Step(name="mish", number=15, formula=_MISH, gain=1.1),
+        Step(name="mish", number=16, formula=_MISH, gain=1.1),
     )
 }  # fmt: skip
 

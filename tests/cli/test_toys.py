@@ -36,7 +36,7 @@ STEP = (
     (
         "ops/epilogue.py",
         """        # ONNX's PRelu, and LeakyRelu""",
-        """        Step(name="softsign", number=16,
+        """        Step(name="softsign", number=15,
              formula=apply("div", VALUE, apply("add", apply("abs", VALUE), 1.0))),\n""",
     ),
     ("torch/folding.py", """    torch.nn.Tanh: "tanh",\n""", """    torch.nn.Softsign: "softsign",\n"""),

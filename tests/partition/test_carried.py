@@ -124,3 +124,14 @@ def test_a_bias_that_rounds_is_added_behind_the_whole_sum(size: float, steps: in
     y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
     graph = g.finish(g.map("add", y, g.constant(np.full(4, size, np.float32))))
     assert len(Greedy(graph).steps) == steps
+
+
+def test_a_step_that_a_device_does_not_know_is_a_group_behind_the_product() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    y = g.map("add", y, g.constant(np.ones(4, np.float32)))
+    graph = g.finish(mish(g, y))
+    steps = Greedy(graph, serves=lambda op: "mish" not in op.epilogue).steps
+    assert [step.op.epilogue for step in steps if isinstance(step, Product)] == [("bias",)]
+    assert sum(isinstance(step, Loops) for step in steps) == 1
