@@ -57,8 +57,8 @@ _TANH_NORMAL = apply(
     "sigmoid", apply("mul", apply("add", VALUE, apply("mul", _CUBE, 0.044715)), 2.0 * math.sqrt(2.0 / math.pi))
 )
 # tanh(log(1 + e^x)) is n / (n + 2) of n = e^x (e^x + 2); from 20 on it is 1 to the last bit, and nothing overflows.
-_GROWN = apply("exp", apply("min", VALUE, 20.0))
-_GATE = apply("mul", _GROWN, apply("add", _GROWN, 2.0))
+_EXP = apply("exp", apply("min", VALUE, 20.0))
+_GATE = apply("mul", _EXP, apply("add", _EXP, 2.0))
 _MISH = apply("mul", VALUE, apply("div", _GATE, apply("add", _GATE, 2.0)))
 _SLOPED = apply("add", apply("max", VALUE, 0.0), apply("mul", apply("min", VALUE, 0.0), Load("slope")))
 

@@ -141,7 +141,7 @@ class Greedy:
         if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
             return self._strided_operands(node)
         if node.primitive == "gather":
-            return [tensor for tensor in node.inputs if not (self._cheap(tensor) or self._is_table_of_bytes(tensor))]
+            return [tensor for tensor in node.inputs if not self._cheap(tensor, table=True)]
         if node.primitive in ("window", "contract", "concat"):
             return [tensor for tensor in node.inputs if not self._cheap(tensor)]
         if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
@@ -160,32 +160,28 @@ class Greedy:
         row, order = self.graph.types[of].shape[-1], before.attributes["order"]
         return [of] if isinstance(row, int) and row >= ROW and order[-1] == len(order) - 1 else ()
 
-    def _cheap(self, tensor: str) -> bool:
-        """True if an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
+    def _cheap(self, tensor: str, *, table: bool = False) -> bool:
+        """True if an element is a load, nothing but where to load it, or the real number that a loaded byte stands for.
+
+        ``table``: one of which few rows are read, so that constants of rows and columns may make the number, too.
+        """
         node = self.producers.get(tensor)
         if node is None or tensor in self.fixed:
             return True
-        of = self._stands_for(node)
+        of = self._stands_for(node, table=table)
         if of is not None:
             return self._cheap(of)
         return node.primitive in (*FREE, "pad", "window") and all(self._cheap(tensor) for tensor in node.inputs)
 
-    def _is_table_of_bytes(self, tensor: str) -> bool:
-        """True if a table is bytes less and times constants, as a scale of each row: cheap for the rows that are read."""
-        node = self.producers.get(tensor)
-        while node is not None and node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
-            if node.inputs[1] not in self.graph.constants:
-                return False
-            node = self.producers.get(node.inputs[0])
-        if node is None or node.primitive != "cast" or tensor in self.fixed:
-            return False
-        return self.graph.types[node.inputs[0]].dtype in BYTES and self._cheap(node.inputs[0])
+    def _stands_for(self, node: Node, *, table: bool = False) -> str | None:
+        """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else.
 
-    def _stands_for(self, node: Node) -> str | None:
-        """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
+        ``table``: less and times constants of any shape.
+        """
         while node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
             before = self.producers.get(node.inputs[0])
-            if before is None or self.finder.follow.number(node.inputs[1]) is None:
+            value = self.graph.constants.get(node.inputs[1])
+            if before is None or value is None or not (table or value.size == 1):
                 return None
             node = before
         made_of = node.inputs[0] if node.primitive == "cast" else ""

@@ -7,12 +7,13 @@ the parameter ``ep`` have it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.microkernels.cpu.epilogue_math import Maker
 from haotuner.ops.epilogue import STEPS, operands_of
-from haotuner.ops.formula import Apply, Formula, Load, Number
+from haotuner.ops.formula import Apply, Formula, Load, Number, parts
 from haotuner.spec.kernel import MicroKernel
 
 FP32_BYTES = 4
@@ -101,21 +102,19 @@ def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels:
 
 
 def _stepped(make: Maker, step: str, value: Any, inputs: dict[str, Any]) -> Any:
-    """A step of a kept value: by its formula, but for three that have a shorter form or use a part of it twice."""
+    """A step of a kept value: by its formula, but for two that have a shorter form."""
     number = make.number
     if step == "gelu":
         return value * make.normal(value)
     if step == "gelutanh":  # x (1 + tanh t) / 2 is x sigmoid(2 t)
         return value * make.sigmoid(value * (value * value * number(0.07135481627) + number(1.5957691216)))
-    if step == "mish":
-        grown = make.exp(make.below(value, number(20.0)))
-        gate = make.keep(grown * (grown + number(2.0)))
-        return value * (gate / (gate + number(2.0)))
     return _by_formula(make, STEPS[step].formula, {**inputs, "value": value})
 
 
 def _by_formula(make: Maker, formula: Formula, inputs: dict[str, Any]) -> Any:
-    """A formula's value. ValueError for a function that epilogues have no program of."""
+    """A formula's value; what it has twice is computed once. ValueError for a function without a program for epilogues."""
+    repeats = Counter(part for part in parts(formula) if isinstance(part, Apply))
+    values: dict[Formula, Any] = {}
     functions: dict[str, Callable[..., Any]] = {
         "add": lambda a, b: a + b,
         "sub": lambda a, b: a - b,
@@ -129,10 +128,19 @@ def _by_formula(make: Maker, formula: Formula, inputs: dict[str, Any]) -> Any:
         "sigmoid": make.sigmoid,
         "tanh": make.tanh,
     }
-    if isinstance(formula, Load):
-        return inputs[formula.operand]
-    if isinstance(formula, Number):
-        return make.number(formula.value)
-    if not isinstance(formula, Apply) or formula.function not in functions:
-        raise ValueError(f"epilogues have no program for {formula}; they have {', '.join(functions)}")
-    return functions[formula.function](*(_by_formula(make, argument, inputs) for argument in formula.arguments))
+
+    def value_of(part: Formula) -> Any:
+        if isinstance(part, Load):
+            return inputs[part.operand]
+        if isinstance(part, Number):
+            return make.number(part.value)
+        if not isinstance(part, Apply) or part.function not in functions:
+            raise ValueError(f"epilogues have no program for {part}; they have {', '.join(functions)}")
+        if part not in values:
+            result = functions[part.function](*map(value_of, part.arguments))
+            if repeats[part] == 1:
+                return result
+            values[part] = make.keep(result)
+        return values[part]
+
+    return value_of(formula)
