@@ -10,8 +10,11 @@ int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
 }
 
 #define MOST_LANES 16
+#define INLINE static inline __attribute__((always_inline))
 
 typedef double vector[MOST_LANES]; /* of features, one a lane */
+typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 
 /* What one axis does to taps: (points, taps). */
 static void matrix_of(const ht_winograd_side* s, double* to) {
@@ -23,14 +26,26 @@ static void matrix_of(const ht_winograd_side* s, double* to) {
   }
 }
 
-/* Points of taps that lie `step` vectors apart, as far apart themselves. */
-static void points_of(const ht_winograd_side* s, const double* matrix, const vector* g, int64_t step, vector* out) {
-  for (int64_t i = 0; i < s->points; ++i) {
-    vector sum = {0};
-    for (int64_t t = 0; t < s->taps; ++t)
-      for (int l = 0; l < MOST_LANES; ++l) sum[l] += matrix[i * s->taps + t] * g[t * step][l];
-    memcpy(out[i * step], sum, sizeof sum);
+/* Points of taps that lie `step` vectors apart, as far apart themselves. A product is rounded before it is added, on every CPU. */
+INLINE void points_of(const ht_winograd_side* s, const double* matrix, const vector* g, int64_t step, vector* out, const int lanes) {
+  for (int64_t i = 0; i < s->points; ++i)
+    for (int l = 0; l < lanes; l += 4) {
+      four sum = {0};
+      for (int64_t t = 0; t < s->taps; ++t) {
+        const four term = matrix[i * s->taps + t] * *(const four*)&g[t * step][l];
+        sum = sum + term;
+      }
+      *(four*)&out[i * step][l] = sum;
+    }
+}
+
+/* The first `some` lanes in fp32. */
+INLINE void stored(const vector line, int64_t some, float* to, const int lanes) {
+  if (some < lanes) {
+    for (int64_t l = 0; l < some; ++l) to[l] = (float)line[l];
+    return;
   }
+  for (int l = 0; l < lanes; l += 4) *(four_floats*)(to + l) = __builtin_convertvector(*(const four*)&line[l], four_floats);
 }
 
 /* The taps of one phase, `g`, with zeros for those that it lacks. */
@@ -54,10 +69,10 @@ static void residue_of(const ht_conv* conv, const ht_winograd* f, int64_t featur
     }
 }
 
-void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed) {
+INLINE void pack(const ht_conv* conv, int tile, const float* weight, float* packed, const int lanes) {
   const ht_conv of = ht_winograd_conv(conv);
   const ht_winograd f = ht_winograd_of(&of, tile);
-  const int64_t lanes = conv->lanes, taps = f.wide.taps, window = (int64_t)conv->tall.taps * conv->wide.taps;
+  const int64_t taps = f.wide.taps, window = (int64_t)conv->tall.taps * conv->wide.taps;
   double tall[HT_FILTER_POINTS * HT_FILTER_POINTS], wide[HT_FILTER_POINTS * HT_FILTER_POINTS], one[HT_FILTER_POINTS * HT_FILTER_POINTS];
   vector g[HT_FILTER_POINTS * HT_FILTER_POINTS] = {{0}}, half[HT_FILTER_POINTS * HT_FILTER_POINTS], line[HT_FILTER_POINTS];
   matrix_of(&f.tall, tall);
@@ -71,12 +86,25 @@ void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, f
           else phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight + ((feature + l) * conv->channels + c) * window, one);
           for (int64_t k = 0; k < f.tall.taps * taps; ++k) g[k][l] = one[k];
         }
-        for (int64_t j = 0; j < taps; ++j) points_of(&f.tall, tall, g + j, taps, half + j);
+        for (int64_t j = 0; j < taps; ++j) points_of(&f.tall, tall, g + j, taps, half + j, lanes);
         float* to = packed + feature / lanes * f.panel + (phase * conv->channels + c) * lanes;
         for (int64_t i = 0; i < f.tall.points; ++i) {
-          points_of(&f.wide, wide, half + i * taps, 1, line);
-          for (int64_t j = 0; j < f.wide.points; ++j)
-            for (int64_t l = 0; l < some; ++l) to[(i * f.wide.points + j) * f.group + l] = (float)line[j][l];
+          points_of(&f.wide, wide, half + i * taps, 1, line, lanes);
+          for (int64_t j = 0; j < f.wide.points; ++j) stored(line[j], some, to + (i * f.wide.points + j) * f.group, lanes);
         }
       }
+}
+
+__attribute__((target("avx512f"))) static void pack_16(const ht_conv* conv, int tile, const float* weight, float* packed) {
+  pack(conv, tile, weight, packed, 16);
+}
+
+__attribute__((target("avx2"))) static void pack_8(const ht_conv* conv, int tile, const float* weight, float* packed) {
+  pack(conv, tile, weight, packed, 8);
+}
+
+void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed) {
+  if (conv->lanes >= 16) pack_16(conv, tile, weight, packed);
+  else if (conv->lanes >= 8) pack_8(conv, tile, weight, packed);
+  else pack(conv, tile, weight, packed, 4);
 }
