@@ -19,7 +19,7 @@ from math import prod
 
 from haotuner.codegen.expressions import Load, free_variables, parts
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
-from haotuner.codegen.op_counter import Access, Loop, Work, count_ops, register_bytes
+from haotuner.codegen.op_counter import Access, Loop, Places, Work, count_ops, register_bytes
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
 
@@ -42,7 +42,7 @@ MASKED = 3.0  # times what a masked load or store takes of a whole one
 ROUND = 1.0  # cycles of a loop's own instructions, an iteration
 ENTRY = 6.0  # cycles to enter a loop and to leave it
 HIDDEN = 0.5  # of what is waited for outside of loops: other rows' work goes on meanwhile
-COMPILED = 4.0  # elements at a time that the compiler makes of a loop over single ones, where nothing is folded
+COMPILED = 4.0  # elements at a time that the compiler makes of a loop over neighbours, where nothing is folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _loop(loop: Loop, core: Core) -> float:
                     part.lanes, numpy_dtype(part.dtype).itemsize, core
                 )
             continue
-        single &= part.lanes == 1
+        single &= part.lanes == 1 and _near(part, loop.depth)
         if part.store:
             stores += _moving(part, core, STORES, SINGLE_STORE)
         else:
@@ -85,6 +85,21 @@ def _loop(loop: Loop, core: Core) -> float:
         busy /= COMPILED
     accumulated = max((LATENCY.get(how, OTHER_LATENCY) for how in loop.joins), default=0.0)
     return (max(busy, accumulated) + waits + inner) * loop.count + (ENTRY if loop.depth >= 0 else 0.0)
+
+
+def _near(access: Access, depth: int) -> bool:
+    """True if an iteration of a loop moves the neighbour of the one before, or the same element."""
+    *outer, last = access.indices or (None,)
+    if last is None or any(index is None for index in outer):
+        return not access.indices
+    moves = [index.shape[depth] > 1 and _step(index, depth) != 0 for index in outer if index is not None]
+    return not any(moves) and (last.shape[depth] == 1 or _step(last, depth) in (0, 1))
+
+
+def _step(index: Places, depth: int) -> int:
+    """How much further the second iteration of a loop is than the first, at the first place."""
+    first, second = (index.take(at, axis=depth).flat[0] for at in (0, 1))
+    return int(second - first)
 
 
 def _vectors(lanes: int, size: int, core: Core) -> float:

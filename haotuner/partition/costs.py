@@ -124,20 +124,22 @@ class Rates:
             return 1.0
         if op.kind == "dense":  # a vector of few columns is computed whole: n of 1 takes what n of 16 takes
             return 1.0 / min(1.0, max(1, extents["n"]) / TILE_LANES)
-        if not (is_convolution(op.kind) and "h" in extents):
+        if not is_convolution(op.kind):
             return 1.0
         direct = is_direct(op)
         if channels_last(op):  # lanes are features
-            return 1.0 / _lane_fill(extents["f"] // (1 if direct else int(op.option("groups"))))
-        if not direct:
-            return 1.0
+            return 1.0 / _lane_fill(extents["f"] // (1 if direct else int(op.option("groups")))) if "h" in extents else 1.0
         sides = windows(op.kind, extents, op.all_options())
-        rows, columns = (sides[axis].out(extents[axis]) for axis in ("h", "w"))
+        rows, columns = (sides[axis].out(extents[axis]) if axis in extents else 1 for axis in ("h", "w"))
         if rows < 1 or columns < 1:
             return 1.0
+        if not direct:  # a product of one row for each group, behind a copy of its image for each tap
+            return ONE_ROW / _lane_fill(rows * columns) if extents["c"] == int(op.option("groups")) > 1 else 1.0
         tile_rows = rows / ceil(rows / TILE_ROWS)
         waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
         vector_fill, channel_fill = _lane_fill(columns), _lane_fill(extents["c"])  # of small images, lanes are channels
+        if "h" not in extents:
+            return waiting / vector_fill
         small = extents["h"] * extents["w"] <= SMALL_IMAGE and vector_fill < CHANNELS_PAY * channel_fill
         halved = sides["h"].stride == sides["w"].stride == 2 and sides["w"].dilation == 1 and sides["h"].taps in (3, 5)
         apart = GATHERED if sides["w"].stride > 1 and not halved else 1.0
@@ -151,6 +153,7 @@ def _lane_fill(count: int) -> float:
 FEW_TAPS = 9
 TILE_ROWS = 8  # of depthwise kernels with channels first: ROWS of microkernels/cpu/conv_direct.py
 GATHERED = 8.0  # such a tile of elements apart, which are read one by one: 7x7 and 3x3, strides of 1 by 2 to 4, on Zen 4
+ONE_ROW = 10.0  # depthwise with channels first by windows that is_direct refuses: 28 times of drawn layers on Zen 4
 TILE_LANES = 16  # columns of such a tile, and features with channels last, of the widest vectors
 SMALL_IMAGE, CHANNELS_PAY = 512, 0.75  # pixels, and share of the fill: ht_direct_is_small of conv_direct.c
 MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile

@@ -16,7 +16,9 @@ from haotuner.backends.backend import CompileObject
 from haotuner.backends.cpu.compile import object_code
 from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.group import kind_of_part
+from haotuner.codegen.kinds import graph_of
 from haotuner.codegen.loops.loop_nest import Group, collapsed
+from haotuner.codegen.schedule import turnable
 from haotuner.codegen.sibling_outputs import written
 from haotuner.codegen.vector_functions import FORMULAS
 from haotuner.cost.families import demand
@@ -252,6 +254,7 @@ class ExpressedGroup:
             kernels = list(self.family.points(self.op, device))
         except HaotunerError:
             return None
+        kernels = list(filter(self.family.turns, kernels)) or kernels  # others read across the lanes, line by line
         every = [*shapes, *more]
         us = self._expected(kernels, device, every)
         logs = np.log(us / us.min(axis=0))
@@ -332,9 +335,22 @@ def prefers_program(graph: Graph) -> bool:
     edges = [node for node in graph.nodes if node.primitive in EDGES]
     if edges:  # plain loops have the middle of a row apart from its ends, but load what is reflected one by one
         return not folds and all(node.attributes.get("mode") == "reflect" for node in edges)
-    if any(node.primitive == "transpose" for node in graph.nodes):
-        return not folds  # plain loops compute a row's sums once where squares of it are turned
-    return folds or any(node.attributes.get("function") in HARD for node in graph.nodes)
+    hard = any(node.attributes.get("function") in HARD for node in graph.nodes)
+    orders = [node.attributes["order"] for node in graph.nodes if node.primitive == "transpose"]
+    if folds and orders:
+        return False  # plain loops compute a row's sums once where squares of it are turned
+    if orders and not hard and any(order[-1] != len(order) - 1 for order in orders):
+        return _turns(graph)  # else a program reads element by element as plain loops do
+    return folds or hard or bool(orders)
+
+
+def _turns(graph: Graph) -> bool:
+    """True if a program of the group transposes squares in registers."""
+    group = ExpressedGroup.of(collapsed(graph))
+    if group is None:
+        return False
+    own = graph_of(group.kind, {})
+    return turnable(own, own.types[own.outputs[0]].rank - 1)
 
 
 def has_program(graph: Graph, node: Node) -> bool:

@@ -228,6 +228,11 @@ class CpuGenerated:
         """Lanes of a vector; programs with as many have the same bits of a function."""
         return kernel["vl"]
 
+    def turns(self, kernel: MicroKernel) -> bool:
+        """True if a kernel transposes squares in registers."""
+        plan = self._plan(kernel)
+        return isinstance(plan, Plan) and plan.turns
+
     def tile(self, kernel: MicroKernel) -> Tile:
         """One point of every axis; along the lanes whole iterations and a remainder."""
         kind, width = self._own(kernel), kernel["vl"] * kernel["u"]

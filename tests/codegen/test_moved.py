@@ -210,6 +210,16 @@ def test_squares_use_a_line_whole_while_it_is_near() -> None:
     assert cycles(count_ops(turned, sizes), Core(64)) < 0.5 * cycles(count_ops(plain, sizes), Core(64))
 
 
+def test_single_lanes_that_read_across_are_not_made_vectors_by_the_compiler() -> None:
+    cycles_of = {}
+    for name, order in (("near", (0, 1)), ("across", (1, 0))):
+        g = GraphBuilder()
+        graph = g.finish(g.add("transpose", g.map("neg", g.input("x", (M, N))), order=order))
+        plan = planned(graph, Schedule(lane_axis=1, lanes=1, unroll=1))
+        cycles_of[name] = cycles(count_ops(plan, {"m": 64, "n": 64}), Core(64))
+    assert 3 * cycles_of["near"] < cycles_of["across"] < 5 * cycles_of["near"]
+
+
 @pytest.mark.parametrize("build", [
     lambda g: g.map("exp", g.input("x", (M, N))),
     lambda g: g.add("reduce", g.add("transpose", g.input("x", (M, N)), order=(1, 0)), how="sum", axes=(1,)),

@@ -301,6 +301,17 @@ def test_a_depthwise_tile_of_few_rows_or_columns_costs_more_for_each_result(taps
     assert replace(CORE, waiting_rows=0.0).tile_factor(op, {"b": 1, "h": 1, "w": 96}) == 1.0
 
 
+def test_depthwise_windows_without_a_direct_kernel_cost_ten_times_as_much_with_channels_first() -> None:
+    long, short = "conv1d:c=48,f=48,s=31,pad=15.15,groups=48", "conv1d:c=48,f=48,s=9,pad=4.4,groups=48"
+    for sizes, fill in (({"b": 1, "w": 64}, 1.0), ({"b": 1, "w": 8}, 0.5)):
+        assert CORE.tile_factor(Op.parse(long), sizes) == pytest.approx(10.0 / fill)
+        assert CORE.tile_factor(Op.parse(short), sizes) == pytest.approx(4.0 / fill)  # a signal is one row
+        assert CORE.tile_factor(Op.parse(f"{long},layout=nwc"), sizes) == 1.0
+    dilated = Op.parse("conv2d:c=48,f=48,r=3,s=3,pad=2.2.2.2,dilation=2.2,groups=48")
+    assert CORE.tile_factor(dilated, {"b": 1, "h": 40, "w": 40}) == 10.0
+    assert CORE.tile_factor(Op.parse("conv1d:c=48,f=48,s=31,pad=15.15"), {"b": 1, "w": 64}) == 1.0
+
+
 @pytest.mark.parametrize(("features", "share"), [(8, 2.0), (16, 1.0), (24, 32 / 24), (72, 80 / 72), (96, 1.0)])
 def test_features_that_fill_no_vector_cost_more_with_channels_last_alone(features, share):
     layer, sizes = f"conv2d:c=24,f={features},r=1,s=3,pad=0.1.0.1", {"b": 1, "h": 40, "w": 40}

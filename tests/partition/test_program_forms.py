@@ -302,6 +302,23 @@ def test_plain_loops_keep_what_they_do_better():
     assert not prefers_program(g.finish(g.map("add", g.input("x", (B, T)), 1.0))), "a compiler's loops are as fast"
 
 
+def transposed(order: tuple[int, ...], bias: tuple[int, ...] = ()) -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (B, 24, 40))
+    value = g.map("add", x, g.input("bias", bias)) if bias else g.map("neg", x)
+    return g.finish(g.add("transpose", value, order=order))
+
+
+def test_transposes_are_programs_where_squares_turn_or_rows_stay() -> None:
+    assert prefers_program(transposed((0, 2, 1))) and prefers_program(transposed((1, 0, 2)))
+    assert not prefers_program(transposed((0, 2, 1), bias=(24, 1))), "the bias has no neighbours along the lanes"
+
+
+def test_a_program_that_can_turn_squares_does() -> None:
+    form = ProgramSpace(device("cpu:avx2"), [{"b": 1}, {"b": 50}]).best(transposed((0, 2, 1)))
+    assert form is not None and all("_tr" in kernel.name for kernel in form.kernels)
+
+
 class FakeTimes(ProfiledPrices):
     """Prices whose kernels take what a table says by the first word of their names, in us."""
 
