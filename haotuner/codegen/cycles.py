@@ -19,7 +19,7 @@ from math import prod
 
 from haotuner.codegen.expressions import Load, free_variables, parts
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
-from haotuner.codegen.op_counter import Access, Loop, Places, Work, count_ops, register_bytes
+from haotuner.codegen.op_counter import MOST_PLACES, Access, Loop, Places, Work, count_ops, register_bytes
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
 
@@ -75,7 +75,7 @@ def _loop(loop: Loop, core: Core) -> float:
                     part.lanes, numpy_dtype(part.dtype).itemsize, core
                 )
             continue
-        single &= part.lanes == 1 and _near(part, loop.depth)
+        single &= part.lanes == 1 and (_near(part, loop.depth) or loop.count > MOST_PLACES)
         if part.store:
             stores += _moving(part, core, STORES, SINGLE_STORE)
         else:

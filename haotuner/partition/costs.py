@@ -134,7 +134,8 @@ class Rates:
         if rows < 1 or columns < 1:
             return 1.0
         if not direct:  # a product of one row for each group, behind a copy of its image for each tap
-            return ONE_ROW / _lane_fill(rows * columns) if extents["c"] == int(op.option("groups")) > 1 else 1.0
+            one_row = "transpose" not in op.kind and extents["c"] == int(op.option("groups")) > 1
+            return ONE_ROW / _lane_fill(rows * columns) if one_row else 1.0
         tile_rows = rows / ceil(rows / TILE_ROWS)
         waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
         vector_fill, channel_fill = _lane_fill(columns), _lane_fill(extents["c"])  # of small images, lanes are channels
