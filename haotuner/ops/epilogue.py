@@ -84,6 +84,8 @@ STEPS: dict[str, Step] = {
         # ONNX's PRelu, and LeakyRelu where all slopes are one: x where it is positive, slope x where it is not.
         Step(name="prelu", number=14, formula=_SLOPED, operands=(("slope", "channel"),), scales="slope"),
         Step(name="mish", number=16, formula=_MISH, gain=1.1),
+        Step(name="mul", number=17, formula=apply("mul", VALUE, Load("multiplier")), operands=(("multiplier", "whole"),),
+             gain=0.0, scales="multiplier"),
     )
 }  # fmt: skip
 

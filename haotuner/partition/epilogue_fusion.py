@@ -1,6 +1,6 @@
-"""Epilogue fusion into products: biases, functions, residuals, and how real numbers become bytes again.
+"""Epilogue fusion into products: biases, functions, residuals, gates, and how real numbers become bytes again.
 
-Epilogue fusion into products: a bias, a function of one number, a residual; each alone reads what is before it.
+Each step alone reads what is before it.
 """
 
 from __future__ import annotations
@@ -97,13 +97,26 @@ class EpilogueMatcher:
         result = self.after(tensor, "add")
         return None if result is None or result[0] in self.used else result
 
+    def joined(self, tensor: str) -> tuple[str, str, str] | None:
+        """A sum or a product with a tensor of its shape: the step, its output and that tensor.
+
+        None where another product computes it: what joins two products is behind both, and the first takes it along.
+        """
+        for step, function in (("residual", "add"), ("mul", "mul")):
+            result = self.after(tensor, function)
+            if result is not None and result[0] not in self.used and self._alike(result[1], tensor):
+                return step, *result
+        return None
+
     def number(self, tensor: str) -> float | None:
         """A constant's only element."""
         value = self.graph.constants.get(tensor)
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
     def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int, *, regrouped: bool = False) -> FusedEpilogue:
-        """Epilogue that may follow a product of so many channels: bias, function, residual, or bias, residual, function.
+        """Epilogue that may follow a product of so many channels: a bias, a tensor added or multiplied, a function.
+
+        The function comes before or behind that tensor.
 
         ``row_of`` gives a constant's row of channels, or None. ``regrouped``: also behind reshapes that keep the last axis,
         which are views of the same rows.
@@ -132,10 +145,12 @@ class EpilogueMatcher:
         function = self._function_of_one(last, row_of)
         if function is not None:
             take(*function)
-        more = self.added(last)
-        if more is not None and self._alike(more[1], last):
-            passed["residual"] = more[1]
-            take("residual", [more[0]])
+        more = self.joined(last)
+        if more is not None:
+            step, output, other = more
+            ((operand, _),) = STEPS[step].operands
+            passed[operand] = other
+            take(step, [output])
             function = self._function_of_one(last, row_of) if function is None else None
             if function is not None:
                 take(*function)

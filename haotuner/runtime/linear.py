@@ -140,7 +140,8 @@ class Linear:
     """A dense layer with its weight: ``y = linear(x)`` or ``linear(x, out=y)``.
 
     x is ``(…, k)`` of the op's type (int8: uint8), inner stride 1, rows evenly spaced. An epilogue that adds a residual
-    takes ``residual=``: of the shape of the result, rows evenly spaced, and apart from ``out``.
+    takes ``residual=``, one that multiplies takes ``multiplier=``: of the shape of the result, rows evenly spaced, and apart
+    from ``out``.
 
     Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. bfloat16 comes from torch,
     from numpy with ml_dtypes, or as its bits in uint16.

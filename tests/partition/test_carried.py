@@ -28,6 +28,26 @@ def test_a_sum_of_two_products_is_carried_by_one_of_them():
     assert not any(isinstance(step, Loops) for step in steps)
 
 
+def test_a_gated_layer_multiplies_behind_one_of_its_products() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 16))
+    gate, up = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
+    graph = g.finish(g.map("mul", decompositions.silu(g, gate), up))
+    steps = Greedy(graph).steps
+    assert sorted(step.op.name for step in steps if isinstance(step, Product)) == [
+        "dense_n16_k16", "dense_n16_k16_silu_mul"
+    ]  # fmt: skip
+    assert not any(isinstance(step, Loops) for step in steps)
+
+
+def test_a_product_multiplies_with_one_tensor_and_adds_none_beside() -> None:
+    g = GraphBuilder()
+    y = g.add("contract", g.input("x", (B, 16)), g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn")
+    graph = g.finish(g.map("add", g.map("mul", y, g.input("gate", (B, 16))), g.input("more", (B, 16))))
+    product, group = Greedy(graph).steps
+    assert isinstance(product, Product) and product.op.epilogue == ("mul",) and isinstance(group, Loops)
+
+
 def mish(g: GraphBuilder, x: str) -> str:
     """x tanh(log(1 + e^x)), as files say it."""
     softplus = g.map("add", g.map("max", x, 0.0), g.map("log1p", g.map("exp", g.map("neg", g.map("abs", x)))))

@@ -22,7 +22,7 @@ FUSED = tuple(  # n = 100 leaves columns over after whole vectors, n = 5 has non
     for n, steps in (
         (100, "bias_relu"), (100, "bias_gelu"), (5, "bias_gelutanh_residual"), (100, "bias_residual_silu"), (5, "sigmoid"),
         (100, "scale_bias_clamp"), (64, "residual_hardswish"), (100, "tanh_scale"), (5, "hardsigmoid"), (100, "relu6"),
-        (100, "bias_prelu"), (100, "bias_mish"),
+        (100, "bias_prelu"), (100, "bias_mish"), (100, "silu_mul"),
     )
 )  # fmt: skip
 FULL = "dense_n100_k37_bias_residual_silu"

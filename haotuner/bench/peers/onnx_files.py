@@ -131,8 +131,8 @@ def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], chan
     for step in op.epilogue[skip:]:
         if step in ("bias", "residual"):
             last = graph.node("Add", last, values(step))
-        elif step == "scale":
-            last = graph.node("Mul", last, values(step))
+        elif step in ("scale", "mul"):
+            last = graph.node("Mul", last, values("multiplier" if step == "mul" else step))
         elif step == "prelu":
             last = graph.node("PRelu", last, values("slope"))
         elif step == "clamp":

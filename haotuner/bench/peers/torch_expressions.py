@@ -63,6 +63,7 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
         "bias": lambda y, more: y + spread(more["bias"], y),
         "scale": lambda y, more: y * spread(more["scale"], y),
         "residual": lambda y, more: y + more["residual"],
+        "mul": lambda y, more: y * more["multiplier"],
         "clamp": lambda y, more: torch.clamp(y, spread(more["low"], y), spread(more["high"], y)),
         "prelu": lambda y, more: torch.where(y > 0, y, y * spread(more["slope"], y)),
         "relu": lambda y, _: f.relu(y),
