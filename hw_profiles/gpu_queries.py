@@ -1,7 +1,5 @@
 """GPUs of this host as NVML and the CUDA driver report them, with a clean answer for each way they can fail.
 
-Attributes of a GPU that NVML does not have: asked of the CUDA driver through ctypes.
-
 No context is made, so nothing is allocated on the GPU. Numbers of attributes: cuda.h, ``CUdevice_attribute``.
 """
 

@@ -1,7 +1,4 @@
-"""Instruction sets that kernels are compiled for, AMX among them, and how a host says which it has.
-
-AMX, the tile registers of Intel's server CPUs since 2023: whether a host has them, and what they multiply at best.
-"""
+"""Instruction sets that kernels are compiled for, AMX among them, and how a host says which it has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Cores, caches and memory that this process may use, from /sys and /proc or a stand-in for them.
-
-Host: source of the hardware queries, which a test replaces to show them another machine.
-"""
+"""Cores, caches and memory that this process may use, from /sys and /proc or a stand-in for them."""
 
 from __future__ import annotations
 

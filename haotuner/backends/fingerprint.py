@@ -1,7 +1,5 @@
 """Fingerprints of measurements: measuring effort, C text by what it means, and machine code by what it does.
 
-Measuring effort: the numbers of a measurement, all part of the fingerprint.
-
 Fingerprints of measurements, and C text by what it means: comments, layout and names of locals change nothing.
 
 Machine code of object files by what it does: names, error texts and where sources lie change nothing.

@@ -1,8 +1,6 @@
 """Jobs of processes that time kernels: their fields as values, and the check of a kernel's results.
 
 Fields of a job as values: what reaches a child process is JSON, whose text is read here, once, at its entry.
-
-The check of a timed kernel: a call's results and what lies around them, as a refusal or as the largest error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Contest: the configuration of a race, checked before any process starts, and its time budget.
-
-Time budget of a race: how long the next row may take.
-"""
+"""Contest: the configuration of a race, checked before any process starts, and its time budget."""
 
 from __future__ import annotations
 

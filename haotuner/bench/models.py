@@ -1,7 +1,4 @@
-"""The race of a whole model: requests as traffic brings them, each contender in a process of its own.
-
-Constraints of a pack's model on the sizes of a request: dimensions that a file names apart may have to agree.
-"""
+"""The race of a whole model: requests as traffic brings them, each contender in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contenders' processes: started together, run in turns, replaced after a fault, all ended at the end.
-
-Runner of contenders that take turns: one runs, the others are stopped.
-"""
+"""Contenders' processes: started together, run in turns, replaced after a fault, all ended at the end."""
 
 from __future__ import annotations
 

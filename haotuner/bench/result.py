@@ -1,7 +1,4 @@
-"""JSON document of `haotuner bench` from raced rows: ratios with their uncertainty, summaries.
-
-Ratios with their uncertainty: paired bootstrap over rounds, geometric means over rows.
-"""
+"""JSON document of `haotuner bench` from raced rows: ratios with their uncertainty, summaries."""
 
 from __future__ import annotations
 

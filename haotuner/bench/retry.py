@@ -1,7 +1,4 @@
-"""Blocks that are timed again: their threads may have shared a core, or the GPU slowed itself down.
-
-Blocks on a GPU, timed again if it slowed itself down meanwhile (heat, power brake); NVML says so, where it is there.
-"""
+"""Blocks that are timed again: their threads may have shared a core, or the GPU slowed itself down."""
 
 from __future__ import annotations
 

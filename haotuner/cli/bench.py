@@ -1,7 +1,4 @@
-"""`haotuner bench`: race a pack, or one of its models, against other libraries, each alone in its process.
-
-`haotuner bench PACK --model MODEL`: a whole model against ONNX Runtime, OpenVINO and torch.
-"""
+"""`haotuner bench`: race a pack, or one of its models, against other libraries, each alone in its process."""
 
 from __future__ import annotations
 

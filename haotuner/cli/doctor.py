@@ -1,7 +1,4 @@
-"""`haotuner doctor`: whether tuning can work here, what is missing, and how to get it.
-
-The checks behind `haotuner doctor`: what tuning needs, what is there, what to do about the rest.
-"""
+"""`haotuner doctor`: whether tuning can work here, what is missing, and how to get it."""
 
 from __future__ import annotations
 

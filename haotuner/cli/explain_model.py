@@ -1,9 +1,4 @@
-"""`haotuner explain PACK --model MODEL`: kernels of its regions, times of its steps, predictions.
-
-`haotuner explain PACK --model MODEL --shape SIZES`: where the time of one request goes, step by step.
-
-`haotuner explain PACK --model MODEL --predicted`: what tuning expected, and what requests take here.
-"""
+"""`haotuner explain PACK --model MODEL`: kernels of its regions, times of its steps, predictions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Output of the command line: results on stdout, status on stderr, places to write to, nothing that steers a terminal.
-
-Places that a verb is to write to, looked at before the work starts rather than after it.
-
-Status messages of long work, on a terminal or in a log.
-"""
+"""Output of the command line: results on stdout, status on stderr, places to write to, nothing that steers a terminal."""
 
 from __future__ import annotations
 

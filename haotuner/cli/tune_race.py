@@ -1,7 +1,4 @@
-"""Closing races of `haotuner tune`: ops against numpy and installed peers, models against ONNX Runtime.
-
-The closing lines of `haotuner tune MODEL.onnx`: a short race of the new pack against ONNX Runtime, at three requests.
-"""
+"""Closing races of `haotuner tune`: ops against numpy and installed peers, models against ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The graph of an op kind: written down for attention, pools and resize, or made of its formula.
-
-The graph of attention: two products with a softmax between them.
-
-Graphs of the kinds whose elements lie in windows of an image: pools and resize.
-"""
+"""The graph of an op kind: written down for attention, pools and resize, or made of its formula."""
 
 from __future__ import annotations
 

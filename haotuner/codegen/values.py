@@ -1,15 +1,9 @@
 """Evaluation of expressions on a machine: index analysis, maxima that may drop NaN, stores.
 
-Index analysis for the emitter: steps of indices along the lanes, what is ready, what can be masked.
-
 Maxima whose NaN the outputs have anyway, so that folding them need not keep it: one instruction a vector, not three.
 
 The case is a softmax: where a row of x has a NaN, so has its sum of exp(x - max x), whatever max x is. Every output that
 reads the maximum reads that sum, too. These are conditions on the graph; none names an operator.
-
-Evaluation of expressions on a machine, which every emitter of programs shares.
-
-Stores of a nest of loops: what it does with an expression at every point; of a program, one a tensor written.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Error bounds of a graph's results: running error analysis (Higham, Accuracy and 
 
 Beside each value goes a bound of its error. An element-wise step is evaluated at the ends of what its operands may be; a
 reduction adds the rounding of a sum in any order; what only moves elements moves their bounds. Bounds are of first order.
-
-Tolerances of a served model's answers, by element types; distances between answers; the same steps in float64.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Factors and shifts folded into products: of channels, as batch norms, and of bytes whose scale is data.
 
-Factors and shifts of channels behind a product, such as batch norms: they go into its constant weight and one bias.
-
 Sums of bytes as real numbers, where data tell the scale and the zero point: a factor and a shift for each feature.
 
 ``(sums - zero * totals) * scale + bias`` becomes ``sums * factor + (bias - zero * totals * factor)``: a kernel takes both

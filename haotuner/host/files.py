@@ -1,7 +1,5 @@
 """Files that somebody else names, read and replaced with care, and scratch folders that do not outlive their process.
 
-Files that somebody else names: read only if they are regular and not too large, replaced only if they are regular.
-
 Every refusal is an ``OSError`` whose ``strerror`` says what was found, so that callers tell it as they tell a missing file.
 
 Scratch folders that do not outlive their process for long: what a killed one left is removed by the next that starts.

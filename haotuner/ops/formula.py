@@ -1,7 +1,5 @@
 """Formulas: an element of an output as a small tree of loads, functions and reductions, each with numpy's meaning.
 
-Element-wise functions and reductions by name, each with the numpy that says what it means.
-
 A kind with a formula has its reference for free (``evaluate``, numpy in float64), and families can make programs from it.
 """
 

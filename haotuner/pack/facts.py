@@ -1,7 +1,5 @@
 """The facts of a manifest that people read, checked when present; those of ops of whole models lie in facts.json.
 
-The facts of a manifest that people read: their types, checked when present, so that nobody meets a traceback later.
-
 A form is a type, a tuple of types, ``[form]`` for a list, ``{"key": form}`` for an object with optional keys, or
 ``{str: form}`` for an object whose every value has that form.
 

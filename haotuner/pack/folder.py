@@ -2,12 +2,8 @@
 
 JSON of a pack, read strictly: whoever wrote it may mean harm.
 
-A pack's folder, held open while it is read: every file comes from the same pack, also while a new one takes its place.
-
 Files are opened relative to the folder's descriptor. A pack is replaced by an exchange of folders, and the old one is
 deleted, so a reader may find its files gone; it then begins again with the new folder.
-
-Names of files in a pack, by pattern: what a pack may hold, and what in a folder no pack has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writing a pack: aside in a locked folder, synced, then renamed into place.
-
-Folders beside a target, in which a pack is put together: locked by who works in them, removed when he is gone.
-"""
+"""Writing a pack: aside in a locked folder, synced, then renamed into place."""
 
 from __future__ import annotations
 

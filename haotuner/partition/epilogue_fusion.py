@@ -1,7 +1,4 @@
-"""Epilogue fusion into products: biases, functions, residuals, gates, and how real numbers become bytes again.
-
-Each step alone reads what is before it.
-"""
+"""Epilogue fusion into products: biases, functions, residuals, gates, and how real numbers become bytes again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The ops of a model that are tuned, each once, the traffic of each, and the check of what runs on a GPU.
-
-Check of a model for GPUs, before anything is tuned: what of it runs on none.
-"""
+"""The ops of a model that are tuned, each once, the traffic of each, and the check of what runs on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Cover: choice of few micro-kernels to keep, by an integer program over the traffic that a greedy choice starts.
 
-Columns of the cover's integer program: the compositions of one shape that are worth a look.
-
 Greedy: a set of micro-kernels grown by the one that helps most, every candidate looked at together.
 
 A search sketches its plan several times a round, so it has to cost little. What covers the remainders of a set with one

@@ -4,8 +4,6 @@ Times of one file that cannot all be in one unit, or that contradict what is kno
 
 No line of a file says its unit. What a row says of itself (``kernel_tuner.py``) is not always there, so the times of one
 problem on one device are held against each other.
-
-Contents of a file, found before any store is opened, and what became of them in a store.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Kernel Tuner cache files: their rows, the meaning of foreign parameters, and records made of both.
 
-Meaning of the parameters of foreign kernels: a micro-kernel, an operator, a shape, the work of one call.
-
-Kernel Tuner cache files: read as far as they go.
-
 The tool appends one row a configuration and closes the braces only when it is done, so a file may end at any byte
 (github.com/KernelTuner/kernel_tuner, ``schema/cache/1.1.0``; files older than that schema lack ``timestamp``).
-
-One row of a Kernel Tuner cache into one record, or the reason why not.
 """
 
 from __future__ import annotations

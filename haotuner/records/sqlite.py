@@ -1,7 +1,4 @@
-"""The record store in one SQLite file, in write-ahead-log mode; owners of claims.
-
-Owner of a claim, and whether that process still lives.
-"""
+"""The record store in one SQLite file, in write-ahead-log mode; owners of claims."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One way of a call on the CPU by an op's table of operands, and messages for calls that could not be passed on.
-
-Messages for calls that tvm-ffi could not pass on: which argument, what was found, what to pass instead.
-"""
+"""One way of a call on the CPU by an op's table of operands, and messages for calls that could not be passed on."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Stream on which a call is queued: the current one of the tensor's framework, never silently the legacy stream.
 
 ``op`` is the name that begins every message.
-
-One way of a call on a device: operands are checked, handed over in the order of a stream, and queued.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Dense and grouped ops of a pack on a device: the weight stays where its owner has it, calls are queued.
-
-A grouped op of a pack on a device: rows in groups, each with a matrix of its own, in one launch.
-"""
+"""Dense and grouped ops of a pack on a device: the weight stays where its owner has it, calls are queued."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """CUDA devices of this host through the driver alone: what they are, and arrays in their memory.
 
 A CUDA device of this host, as its driver describes it. Standard library only; no context is made.
-
-Arrays on a CUDA device for who has no framework: the driver through ctypes, handed over by DLPack.
 """
 
 from __future__ import annotations

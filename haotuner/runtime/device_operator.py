@@ -1,7 +1,4 @@
-"""Ops of a pack on a device whose operands all come with the call, batch_matmul among them.
-
-A batch_matmul of a pack on a device: both factors come with the call, which is queued on the caller's stream.
-"""
+"""Ops of a pack on a device whose operands all come with the call, batch_matmul among them."""
 
 from __future__ import annotations
 

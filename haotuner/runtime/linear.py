@@ -1,7 +1,4 @@
-"""Linear: an op with its weight packed once, what a server calls; its native call.
-
-Bound: a weight packed for one op of one open pack on the CPU, what is bound with it, and the native call of both.
-"""
+"""Linear: an op with its weight packed once, what a server calls; its native call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Models as callers hold them: whole or in segments, swapped in one step when packs are handed over.
-
-Chain: a model in segments as callers hold it (chain_bound.py says what segments are).
-
-Model: a whole model as callers hold it, and the same under the names of ONNX Runtime.
-"""
+"""Models as callers hold them: whole or in segments, swapped in one step when packs are handed over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ModelBound: a whole model of one open pack, with its files checked and its weights packed there.
-
-The files of a pack's model: schedule and bytecode, checked by their hashes, and the weights, which the library maps.
-"""
+"""ModelBound: a whole model of one open pack, with its files checked and its weights packed there."""
 
 from __future__ import annotations
 

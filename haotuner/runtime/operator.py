@@ -1,7 +1,4 @@
-"""Operator: an op of an open pack that takes all of its operands at every call, batch_matmul among them.
-
-ProductOp: a batch_matmul of an open pack, called with both factors and what is to be added beside.
-"""
+"""Operator: an op of an open pack that takes all of its operands at every call, batch_matmul among them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pack: an opened pack directory; ops by name, statistics, fit to this host, close.
-
-Fit of a sound pack to this host: its default thread count, what a caller should know of it, the bound of a request.
-"""
+"""Pack: an opened pack directory; ops by name, statistics, fit to this host, close."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ Shapes at which candidates are compared: where most of the time of the traffic g
 Cost estimates of kernels of an op's families, on one scale: the first family, and others beside it.
 
 A plan that rests on predictions alone asks them in every cell (decision 554).
-
-Expected times of a tuned op's calls at any shape: what was timed near it, carried on by the analysis.
 """
 
 from __future__ import annotations

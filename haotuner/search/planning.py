@@ -1,7 +1,5 @@
 """Plan table for one thread count, from what was timed: curves, ways to share, compositions that contend.
 
-Timings for a plan: curves of the kept kernels with every way to share the work, and compositions that contend.
-
 The table holds a composition for every m up to its limit. Costs come from curves measured with that thread count and
 each way to share the work; at sampled shapes the best few compositions were timed, which corrects the model between them
 and overrules it where it was wrong by more than noise.

@@ -1,8 +1,6 @@
 """First measurements of a search: probes of a cost curve, and the initial design where sources disagree.
 
 Initial design of a search whose sources of a start disagree: a portfolio of their opinions, a few at a time.
-
-Probes: the few shapes at which a micro-kernel is timed so that its cost curve is known.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Selections found for one op, by family: a search that is taken up in turns asks for the same every time.
 
 Going through ten thousand points, and what several models of other devices say of them, takes seconds.
-
-Clock: says when a search stops, at its deadline or when whoever watches asks for it.
 """
 
 from __future__ import annotations

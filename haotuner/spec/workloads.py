@@ -1,7 +1,4 @@
-"""Named workloads: the ops of a model, as they are tuned together, each with the shapes that it sees.
-
-Workloads of image models: their convolutions with what follows them, each with the sizes of image that it sees.
-"""
+"""Named workloads: the ops of a model, as they are tuned together, each with the shapes that it sees."""
 
 from __future__ import annotations
 

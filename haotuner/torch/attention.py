@@ -1,7 +1,5 @@
 """``PackedAttention``: an ``nn.MultiheadAttention`` whose projections are layers; encoders around served layers.
 
-``PackedAttention``: an ``nn.MultiheadAttention`` whose projections are layers, so that a pack can serve them.
-
 ``nn.TransformerEncoder`` around served layers: torch's fused paths read the layers' weights past their forward.
 
 Under autocast torch's fused path gives autocast's type, its plain path float32 (norms do); served encoders give the latter.

@@ -1,7 +1,5 @@
 """Chains of modules: the norm and the activation that follow a layer, called at once with it.
 
-Chains of modules called at once: a served layer computes what follows it where its op does; all else runs as it is.
-
 The norm and the activation that follow a layer, as a ``Sequential`` or a method's source shows them; none is run.
 """
 

@@ -1,9 +1,4 @@
-"""Operators of a pack on a device under ``torch.ops.haotuner``: with an epilogue, and grouped ones.
-
-Operators of a pack on a device with an epilogue that reads something: values of a channel, tensors like the result.
-
-Operators of grouped ops of a pack on a device: as those of dense, and with where the groups of rows end.
-"""
+"""Operators of a pack on a device under ``torch.ops.haotuner``: with an epilogue, and grouped ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Modules that follow a layer: batch norms in eval mode folded into its weight, activations as its op's epilogue.
 
 ``Snapshot``: test that a tensor still has the numbers that it had, for half a microsecond a look.
-
-A batch norm in eval mode, folded into the weight of the convolution before it; both stay what they are in the model.
 """
 
 from __future__ import annotations

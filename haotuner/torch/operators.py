@@ -1,7 +1,4 @@
-"""Operators under ``torch.ops.haotuner`` on CPUs: with an epilogue, batch_matmul, and those that bind nothing.
-
-Operators that take all their operands at every call, under ``torch.ops.haotuner``, where the pack computes.
-"""
+"""Operators under ``torch.ops.haotuner`` on CPUs: with an epilogue, batch_matmul, and those that bind nothing."""
 
 from __future__ import annotations
 

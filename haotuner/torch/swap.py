@@ -1,7 +1,4 @@
-"""A model's linears and convolutions served from a pack, in place, and results before and after compared.
-
-A model's results before and after a change of it, on the same inputs from the same state.
-"""
+"""A model's linears and convolutions served from a pack, in place, and results before and after compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``PackedWeight``: weight and bias of a served layer as tensors, unpacked when read, served when written.
-
-``NamedTensors``: the ``_parameters`` of a served layer, for who looks there for its weight.
-"""
+"""``PackedWeight``: weight and bias of a served layer as tensors, unpacked when read, served when written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Demand of the dense fp32 family for CPUs on a core, its constraints, and long sums in parts.
-
-Long sums over k: the parts in which they are computed.
-"""
+"""Demand of the dense fp32 family for CPUs on a core, its constraints, and long sums in parts."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ One call computes ``tiles x groups`` tiles of ``rows`` x ``vectors * lanes`` ele
 ``depth`` (the GotoBLAS register kernel: Goto & van de Geijn, ACM TOMS 2008, section 4). Every element is one sum in the
 order of the terms, with any tile, so which program computed it cannot be seen in its bits.
 
-The batch_matmul family for CPUs: Y[b] = X[b] · W[b], both factors as they lie in memory or a block of W copied at a time.
-
 A micro-kernel is a tile of at most ``mr`` rows and ``nv`` vectors of columns, whether blocks of W are packed, and how many
 terms are summed at a time. Extents are cut evenly into tiles up to it, so it has a program of every smaller tile, too;
 micro-kernels share these programs (``product.py``), and the runtime's loops call them (``native/kinds/product_run.c``).

@@ -1,7 +1,5 @@
 """Demand of the CUDA dense families: what their thread blocks ask of a GPU, and their constraints.
 
-GPU tile programs of any kind: waves, bank conflicts, sectors, how many tiles run together.
-
 Constraints of CUDA dense families, beyond every family's (FTuner's hardware filters): whole memory transactions.
 """
 

@@ -1,7 +1,5 @@
 """Calls of device functions (``device/*.cuh``) as TIRx expressions, and texts of warpgroup products.
 
-Calls of the device functions in ``device/*.cuh``, as TIRx expressions: what programs share and TVM has no words for.
-
 A unit of kernels (``haotuner/backends/cuda/translation_unit.py``) defines them, and passes those that ask for it the
 kernel's argument.
 

@@ -1,13 +1,9 @@
 """CUDA C++ of generated programs: types and functions, loops, and folds over one axis by several blocks.
 
-Words of CUDA C++ that generated programs are written with: types, element-wise functions, numbers of the program.
-
 Folds over one axis by several blocks: CUDA C++ of how a kernel takes its part, and of the launch that joins the parts.
 
 The same kernel is launched twice (Ansor's rule 6, across blocks). First it runs on a part of the axis for each place of the
 grid's second dimension, into a workspace; then it adds those results up, in the axis's order, whoever computed them.
-
-Loops of a generated program as CUDA C++: written one inside the other, or as one loop that groups of threads share.
 """
 
 from __future__ import annotations

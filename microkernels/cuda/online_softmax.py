@@ -1,7 +1,5 @@
 """CUDA families of online softmax: flash attention, for every kind whose graph has products around a softmax.
 
-Demand of attention on tensor cores: on a multiprocessor's units for each tile of keys, and of a block alone.
-
 A group is a warp with rows of its own: the depth of the products lies along its lanes, the tile of scores and the sums so
 far in its part of shared memory. In 16 bits there are kernels on tensor cores, too, where a block has a tile of rows
 (``online_tensor.py``). No tensor of rows x keys is written.

@@ -1,7 +1,4 @@
-"""Tiles of CUDA cores: elements that they load and multiply, and their places among threads and in shared memory.
-
-Elements that a program of CUDA cores loads and multiplies: floats, or words of four bytes, which it may gather.
-"""
+"""Tiles of CUDA cores: elements that they load and multiply, and their places among threads and in shared memory."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
 """Demand of a direct 2-D convolution on a GPU, from the code of its unrolled filter taps.
 
-Compiled code of a convolution's unrolled filter taps: loads shared or not, values kept, bounds checks.
-
 Found in the records of Kernel Tuner's convolution on two RDNA and three NVIDIA GPUs and explained by what the source asks:
 
 - where whole blocks cover the image there is no bounds check, and an image value that several outputs of a thread use is
   loaded once. Otherwise reads of the image are checked one by one and none is shared. LLVM (HIP) checks staged reads too.
 - a value that is loaded once has to be kept until its last use. LLVM does so whatever it costs, nvcc only for reads through
   the read-only cache; what does not fit into registers is spilled.
-
-Demand of a direct 2-D convolution on a GPU: a thread block computes a box of the image, filter taps are the steps.
 
 The kernel is the one of Kernel Tuner's examples (van Werkhoven 2014): a thread's outputs lie a block apart, taps are
 unrolled, so image values that several of its outputs use are loaded once where the block is narrower than the filter.

@@ -1,9 +1,4 @@
-"""The CPU backend: how kernels are compiled, timed and packed, and in which ways threads share a call.
-
-Ways in which threads share one call: nothing, the columns of the output, its rows, or the terms of the sum over k.
-
-The CPU backend: compile with TVM and a C compiler, time through the serving runtime, pack for any x86-64 level.
-"""
+"""The CPU backend: how kernels are compiled, timed and packed, and in which ways threads share a call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Compilation of CPU micro-kernels: TVM's, typed ones by the C compiler, and libraries of both.
-
-Typed micro-kernels in libraries: their object code by the C compiler, and the tables that the runtime reads.
-"""
+"""Compilation of CPU micro-kernels: TVM's, typed ones by the C compiler, and libraries of both."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""batch_matmul in libraries and packs: its micro-kernels as C source, and a kernel for every cell of its shapes.
-
-batch_matmul's micro-kernels as C source: the programs of their tiles, and how each computes a call.
-"""
+"""batch_matmul in libraries and packs: its micro-kernels as C source, and a kernel for every cell of its shapes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""State of the timing process: loaded libraries and buffers. Verifies and times kernels and compositions.
-
-The timing process's part for kinds without loops of their own: verifies and times one kernel, however it is cut.
-"""
+"""State of the timing process: loaded libraries and buffers. Verifies and times kernels and compositions."""
 
 from __future__ import annotations
 

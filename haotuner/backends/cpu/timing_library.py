@@ -1,7 +1,4 @@
-"""Libraries that time micro-kernels: their object code, the loop that takes samples, and hashes of what runs.
-
-Hashes of what runs when a CPU kernel is timed: its generated programs, and the machine code of the loops above it.
-"""
+"""Libraries that time micro-kernels: their object code, the loop that takes samples, and hashes of what runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The CUDA backend: how kernels are compiled, timed and packed, and the ways to run one call on a GPU.
-
-The CUDA backend: compile with nvcc or NVRTC, time through the serving launch code, pack cubins for one architecture.
-"""
+"""The CUDA backend: how kernels are compiled, timed and packed, and the ways to run one call on a GPU."""
 
 from __future__ import annotations
 

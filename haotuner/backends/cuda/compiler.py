@@ -1,9 +1,5 @@
 """Compilers of CUDA C++ to cubins: nvcc and NVRTC, and the toolkit on this machine.
 
-The CUDA toolkit on this machine: where nvcc is, what it builds for, and what ptxas reports.
-
-Compiler: CUDA C++ of kernels to a cubin, and what the compiler said about them. nvcc or NVRTC, whichever is there.
-
 NVRTC as a compiler of cubins: a library of NVIDIA's that needs no toolkit, no host compiler and no headers here.
 
 It comes as the wheel ``nvidia-cuda-nvrtc``, with torch's CUDA wheels, or with a toolkit. It compiles inside this process,

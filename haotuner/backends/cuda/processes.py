@@ -1,9 +1,4 @@
-"""Programs of the child processes that build, hash and time for CUDA (``haotuner/isolate``).
-
-Work of a child process that builds for CUDA: named kernels to one cubin, failures as data.
-
-Hashes of what runs when a CUDA kernel is timed: the text of its unit, how it is compiled, and what launches it.
-"""
+"""Programs of the child processes that build, hash and time for CUDA (``haotuner/isolate``)."""
 
 from __future__ import annotations
 

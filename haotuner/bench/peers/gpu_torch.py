@@ -1,7 +1,4 @@
-"""torch on a GPU: cuBLAS and cuDNN as torch calls them, and Inductor with max_autotune.
-
-Inductor on a GPU: torch.compile with max_autotune, extents left open; one compiled function for all weights.
-"""
+"""torch on a GPU: cuBLAS and cuDNN as torch calls them, and Inductor with max_autotune."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ONNX Runtime and OpenVINO: an op as an ONNX file, its constants, operands and results.
-
-Ops as a file in ONNX says them, for the libraries that read it: layers and products with their epilogues, rows.
-"""
+"""ONNX Runtime and OpenVINO: an op as an ONNX file, its constants, operands and results."""
 
 from __future__ import annotations
 

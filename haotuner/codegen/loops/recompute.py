@@ -1,8 +1,6 @@
 """Reuse in loops: terms kept in row buffers, and reductions that loops would compute again and again.
 
 Row buffers: terms that are summed and read again, as a softmax's, wait in the output's row, and are computed once.
-
-Reductions that the loops of a group would compute again and again: such a tensor is better made before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """ONNX's If: conditions on sizes, the side that is taken where sizes decide it, else both sides.
 
-Conditions of branches: as arithmetic of dimensions where no data decide, and what the sizes asked for make of them.
-
 A condition that the asked ranges of sizes settle leaves one side, and the graph refuses requests of other sizes. Where
 sizes or data decide at a request, what each side makes has a guard; behind both stands what is chosen. Where the sides make
 tensors of different ranks or types, what follows them in their graph is read once for each side, up to its results.

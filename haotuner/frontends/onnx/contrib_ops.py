@@ -1,7 +1,4 @@
-"""Rules of com.microsoft's operators, those on bytes included: each is taken apart again.
-
-Rules of com.microsoft's operators on bytes: real numbers again, the operator, and bytes as the file asks for them.
-"""
+"""Rules of com.microsoft's operators, those on bytes included: each is taken apart again."""
 
 from __future__ import annotations
 

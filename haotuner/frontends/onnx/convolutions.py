@@ -1,7 +1,5 @@
 """Rules of convolutions: a contraction over windows, sliding or where the data say.
 
-Positions of windows of convolutions and pools: sizes, strides, pads that the file gives or names.
-
 DeformConv: a convolution whose window lies where the data say. Its columns are sampled, then it is a product.
 """
 

@@ -1,7 +1,5 @@
 """Rules of operators whose results depend on data, chance, or bounds that come with the request.
 
-Rules of operators whose results depend on data or chance: places of what is not 0, and random numbers.
-
 Rules of slices and ranges whose bounds come with the request: computed when it runs, negative and too large ones too.
 
 Bounds that some tensor's size is already are left to the rules of ``layout.py``: what a model joins keeps one length.

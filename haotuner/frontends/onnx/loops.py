@@ -1,7 +1,5 @@
 """Loops: a body read once, whose nodes become the body of the graph's loop or are written out turn by turn.
 
-Loops whose turns are written out one after the other, and what is known of how many there are.
-
 What of a body depends on no turn joins the graph around it, so it is computed once. A carried value that no turn changes is
 none. Loops of few turns, known now, are written out turn by turn.
 """

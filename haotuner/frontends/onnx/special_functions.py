@@ -1,7 +1,4 @@
-"""Arcs, hyperbolic and error functions, of the functions that kernels have.
-
-The angle of a point, and what rules share that are made of several functions.
-"""
+"""Arcs, hyperbolic and error functions, of the functions that kernels have."""
 
 from __future__ import annotations
 

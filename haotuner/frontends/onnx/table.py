@@ -1,7 +1,4 @@
-"""Table of the rule of every operator, and the words for operators that have none.
-
-Unsupported operators, in words: each of them, how often, and where.
-"""
+"""Table of the rule of every operator, and the words for operators that have none."""
 
 from __future__ import annotations
 

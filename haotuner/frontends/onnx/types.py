@@ -1,7 +1,5 @@
 """Element types of ONNX as graphs name them; narrow ones are read as wider types that hold each of their numbers.
 
-Element types of fewer than eight bits, and floats of eight: read as wider types that hold each of their numbers.
-
 Whole numbers are held as bytes, floats as fp32. A graph has no such tensors: what rounds to one of these types
 (QuantizeLinear, Cast) makes its numbers in the wider type.
 """

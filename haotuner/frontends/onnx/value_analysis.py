@@ -1,9 +1,4 @@
-"""Analysis of tensors' values: the number of a tensor of one element, tensors that are never negative.
-
-Tensors of one element: the number that one holds, where dimensions tell it.
-
-Tensors none of whose elements is below zero, whatever a request brings: known by how they are made.
-"""
+"""Analysis of tensors' values: the number of a tensor of one element, tensors that are never negative."""
 
 from __future__ import annotations
 

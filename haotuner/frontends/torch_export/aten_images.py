@@ -1,9 +1,4 @@
-"""Rules of ATen operators on images: pools, and resizing.
-
-Rules of ATen pools: over sliding windows, or over a given number of parts of the image.
-
-Rules of ATen operators that make images larger or smaller.
-"""
+"""Rules of ATen operators on images: pools, and resizing."""
 
 from __future__ import annotations
 

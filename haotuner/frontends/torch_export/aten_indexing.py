@@ -1,7 +1,4 @@
-"""Rules of ATen operators that take, write or join elements by index, or by a mask.
-
-Rules of ATen operators that write or join values where indices say: sums, products, extremes and means; counts.
-"""
+"""Rules of ATen operators that take, write or join elements by index, or by a mask."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rules of ATen operators that choose or place elements by order or by count; running totals.
-
-Rules of ATen operators that choose by order or by count (k-th values, medians, modes, extremes), and of running sums.
-
-Rules of ATen operators that place elements by counting: between bounds, in bags, under a mask; and triangles' indices.
-"""
+"""Rules of ATen operators that choose or place elements by order or by count; running totals."""
 
 from __future__ import annotations
 

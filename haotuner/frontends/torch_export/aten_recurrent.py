@@ -1,8 +1,6 @@
 """Rules of torch's LSTM, GRU and RNN, and their sizes while torch traces them.
 
 Sizes of torch's recurrent layers while torch traces: without this it walks every token, which fixes their number.
-
-Rules of torch's LSTM, GRU and RNN: layer by layer, gates brought into ONNX's order.
 """
 
 from __future__ import annotations

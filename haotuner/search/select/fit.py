@@ -1,9 +1,5 @@
 """Fit of candidates to the traffic: parallel fill, padding, what competes, and the report of what was refused.
 
-Pruning report of a selection: number of points that each constraint refused, and some of them word for word.
-
-Geometry of candidates: which of them compete with each other, and what they compute beyond what is asked.
-
 Padding where tiles cover some axis exactly: what is computed in vain along the others, with a threshold that relaxes.
 
 Parallel fill and padding over the traffic, with thresholds that relax until something is left for every shape.
