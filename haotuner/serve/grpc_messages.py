@@ -12,98 +12,55 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE, SERVICE = "inference", "GRPCInferenceService"
 
-# Of each message its fields: number, name, type ("*": repeated, "map": by a text, ".": a message of the table).
-FIELDS: dict[str, tuple[tuple[int, str, str], ...]] = {
-    "ServerLiveRequest": (),
-    "ServerLiveResponse": ((1, "live", "bool"),),
-    "ServerReadyRequest": (),
-    "ServerReadyResponse": ((1, "ready", "bool"),),
-    "ModelReadyRequest": ((1, "name", "string"), (2, "version", "string")),
-    "ModelReadyResponse": ((1, "ready", "bool"),),
-    "ServerMetadataRequest": (),
-    "ServerMetadataResponse": ((1, "name", "string"), (2, "version", "string"), (3, "extensions", "*string")),
-    "ModelMetadataRequest": ((1, "name", "string"), (2, "version", "string")),
+# Of each message its fields in order, numbered from 1: name and type ("*": repeated, "map": by a text, ".": of the table).
+FIELDS: dict[str, str] = {
+    "ServerLiveRequest": "",
+    "ServerLiveResponse": "live bool",
+    "ServerReadyRequest": "",
+    "ServerReadyResponse": "ready bool",
+    "ModelReadyRequest": "name string, version string",
+    "ModelReadyResponse": "ready bool",
+    "ServerMetadataRequest": "",
+    "ServerMetadataResponse": "name string, version string, extensions *string",
+    "ModelMetadataRequest": "name string, version string",
     "ModelMetadataResponse": (
-        (1, "name", "string"),
-        (2, "versions", "*string"),
-        (3, "platform", "string"),
-        (4, "inputs", "*.ModelMetadataResponse.TensorMetadata"),
-        (5, "outputs", "*.ModelMetadataResponse.TensorMetadata"),
+        "name string, versions *string, platform string, inputs *.ModelMetadataResponse.TensorMetadata, "
+        "outputs *.ModelMetadataResponse.TensorMetadata"
     ),
-    "ModelMetadataResponse.TensorMetadata": ((1, "name", "string"), (2, "datatype", "string"), (3, "shape", "*int64")),
-    "InferParameter": (
-        (1, "bool_param", "bool"),
-        (2, "int64_param", "int64"),
-        (3, "string_param", "string"),
-        (4, "double_param", "double"),
-        (5, "uint64_param", "uint64"),
-    ),
+    "ModelMetadataResponse.TensorMetadata": "name string, datatype string, shape *int64",
+    "InferParameter": "bool_param bool, int64_param int64, string_param string, double_param double, uint64_param uint64",
     "InferTensorContents": (
-        (1, "bool_contents", "*bool"),
-        (2, "int_contents", "*int32"),
-        (3, "int64_contents", "*int64"),
-        (4, "uint_contents", "*uint32"),
-        (5, "uint64_contents", "*uint64"),
-        (6, "fp32_contents", "*float"),
-        (7, "fp64_contents", "*double"),
-        (8, "bytes_contents", "*bytes"),
+        "bool_contents *bool, int_contents *int32, int64_contents *int64, uint_contents *uint32, "
+        "uint64_contents *uint64, fp32_contents *float, fp64_contents *double, bytes_contents *bytes"
     ),
     "ModelInferRequest": (
-        (1, "model_name", "string"),
-        (2, "model_version", "string"),
-        (3, "id", "string"),
-        (4, "parameters", "map.InferParameter"),
-        (5, "inputs", "*.ModelInferRequest.InferInputTensor"),
-        (6, "outputs", "*.ModelInferRequest.InferRequestedOutputTensor"),
-        (7, "raw_input_contents", "*bytes"),
+        "model_name string, model_version string, id string, parameters map.InferParameter, "
+        "inputs *.ModelInferRequest.InferInputTensor, outputs *.ModelInferRequest.InferRequestedOutputTensor, "
+        "raw_input_contents *bytes"
     ),
     "ModelInferRequest.InferInputTensor": (
-        (1, "name", "string"),
-        (2, "datatype", "string"),
-        (3, "shape", "*int64"),
-        (4, "parameters", "map.InferParameter"),
-        (5, "contents", ".InferTensorContents"),
+        "name string, datatype string, shape *int64, parameters map.InferParameter, contents .InferTensorContents"
     ),
-    "ModelInferRequest.InferRequestedOutputTensor": ((1, "name", "string"), (2, "parameters", "map.InferParameter")),
+    "ModelInferRequest.InferRequestedOutputTensor": "name string, parameters map.InferParameter",
     "ModelInferResponse": (
-        (1, "model_name", "string"),
-        (2, "model_version", "string"),
-        (3, "id", "string"),
-        (4, "parameters", "map.InferParameter"),
-        (5, "outputs", "*.ModelInferResponse.InferOutputTensor"),
-        (6, "raw_output_contents", "*bytes"),
+        "model_name string, model_version string, id string, parameters map.InferParameter, "
+        "outputs *.ModelInferResponse.InferOutputTensor, raw_output_contents *bytes"
     ),
     "ModelInferResponse.InferOutputTensor": (
-        (1, "name", "string"),
-        (2, "datatype", "string"),
-        (3, "shape", "*int64"),
-        (4, "parameters", "map.InferParameter"),
-        (5, "contents", ".InferTensorContents"),
+        "name string, datatype string, shape *int64, parameters map.InferParameter, contents .InferTensorContents"
     ),
-    "RepositoryIndexRequest": ((1, "repository_name", "string"), (2, "ready", "bool")),
-    "RepositoryIndexResponse": ((1, "models", "*.RepositoryIndexResponse.ModelIndex"),),
-    "RepositoryIndexResponse.ModelIndex": (
-        (1, "name", "string"),
-        (2, "version", "string"),
-        (3, "state", "string"),
-        (4, "reason", "string"),
-    ),
-    "RepositoryModelLoadRequest": ((1, "repository_name", "string"), (2, "model_name", "string")),
-    "RepositoryModelLoadResponse": (),
-    "RepositoryModelUnloadRequest": ((1, "repository_name", "string"), (2, "model_name", "string")),
-    "RepositoryModelUnloadResponse": (),
+    "RepositoryIndexRequest": "repository_name string, ready bool",
+    "RepositoryIndexResponse": "models *.RepositoryIndexResponse.ModelIndex",
+    "RepositoryIndexResponse.ModelIndex": "name string, version string, state string, reason string",
+    "RepositoryModelLoadRequest": "repository_name string, model_name string",
+    "RepositoryModelLoadResponse": "",
+    "RepositoryModelUnloadRequest": "repository_name string, model_name string",
+    "RepositoryModelUnloadResponse": "",
 }
 ONE_OF = {"InferParameter": "parameter_choice"}  # all fields of the message are one choice
 CALLS = (
-    "ServerLive",
-    "ServerReady",
-    "ModelReady",
-    "ServerMetadata",
-    "ModelMetadata",
-    "ModelInfer",
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
+    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
 )
 _KIND = descriptor_pb2.FieldDescriptorProto
 _TYPES = {name: getattr(_KIND, f"TYPE_{name.upper()}") for name in
@@ -118,8 +75,8 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
         message = messages[path] = messages[outer].nested_type.add(name=name) if outer else file.message_type.add(name=name)
         if path in ONE_OF:
             message.oneof_decl.add(name=ONE_OF[path])
-        for number, field, kind in fields:
-            _add(message, path, number, field, kind)
+        for number, field in enumerate(filter(None, fields.split(", ")), 1):
+            _add(message, path, number, *field.split())
     return file
 
 
