@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.backends.cuda import batches
+from haotuner.backends.cuda.timing_library import DeviceScratch
 from haotuner.spec.op import Op
 from tests.backends.cuda_timing_shared import loaded, one_launch, opened
 from tests.runtime.cuda_packs import PRODUCT_PICKS, family
@@ -24,9 +25,9 @@ def timing_batches(cubin: str, op: str, library: str = "") -> None:
         launch, depth = family(kernel).launch(kernel), family(kernel).tile(kernel).step["k"]
         placed = loaded(timed, module, kernel, kn=parsed.option("layout") == "nn")
         assert batches.verify(parsed, placed, launch, depth, timed, np.random.default_rng(3)) <= 1
-        operands = batches.BatchOperands(timed, parsed, EXTENTS)
-        one_launch(driver, timed, operands.call(placed))
-        operands.free()
+        with DeviceScratch(timed) as scratch:
+            operands = batches.BatchOperands(scratch, parsed, EXTENTS)
+            one_launch(driver, timed, operands.call(placed))
 
 
 if __name__ == "__main__":

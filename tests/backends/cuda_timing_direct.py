@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.backends.cuda import direct_calls
+from haotuner.backends.cuda.timing_library import DeviceScratch
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from tests.backends.cuda_timing_shared import loaded, one_launch, opened
@@ -24,9 +25,9 @@ def timing_direct(cubin: str, op: str, library: str = "") -> None:
     for kernel in pick.kernels:
         placed = loaded(timed, module, kernel)
         assert direct_calls.verify(parsed, kernel, placed, timed, np.random.default_rng(3)) <= 1
-        operands = direct_calls.DirectOperands(timed, parsed, Shape.of({axis: SIZES[axis] for axis in parsed.dynamic}))
-        one_launch(driver, timed, operands.call(placed))
-        operands.free()
+        with DeviceScratch(timed) as scratch:
+            operands = direct_calls.DirectOperands(scratch, parsed, Shape.of({axis: SIZES[axis] for axis in parsed.dynamic}))
+            one_launch(driver, timed, operands.call(placed))
 
 
 if __name__ == "__main__":

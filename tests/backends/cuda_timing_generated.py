@@ -9,6 +9,7 @@ import numpy as np
 
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timer_process import TimerProcess
+from haotuner.backends.cuda.timing_library import DeviceScratch
 from haotuner.spec.kernel import shares_terms
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
@@ -25,11 +26,11 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
         of, placed = family(kernel), loaded(timed, module, kernel)
         assert verify_generated(parsed, kernel, of, placed, timed, np.random.default_rng(3)) <= 1
         shape = dict(zip(parsed.dynamic, (9, 150) if len(parsed.dynamic) == 2 else (2, 3, 70), strict=True))
-        operands = GeneratedOperands(timed, parsed, Shape.of(shape))
-        one_launch(
-            driver, timed, operands.call(placed, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
-        )
-        operands.free()
+        with DeviceScratch(timed) as scratch:
+            operands = GeneratedOperands(scratch, parsed, Shape.of(shape))
+            one_launch(
+                driver, timed, operands.call(placed, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
+            )
         job = {"op": op, "kernel": kernel.name, "library": cubin, "seed": 3}
         assert TimerProcess(0).verify(job)["max_error"] <= 1
 

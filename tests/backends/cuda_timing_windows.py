@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cuda import window_calls
+from haotuner.backends.cuda.timing_library import DeviceScratch
 from haotuner.isolate.answers import Refusal
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
@@ -26,15 +27,15 @@ def timing_windows(cubin: str, op: str, library: str = "") -> None:
     kernel = pick.kernels[-1]
     placed, depth = loaded(timed, timed.load(Path(cubin)), kernel), family(kernel).tile(kernel).step["k"]
     assert window_calls.verify(parsed, placed, timed, np.random.default_rng(3), depth) <= 1
-    operands = window_calls.WindowOperands(timed, parsed, Shape.of({axis: SIZES[axis] for axis in parsed.dynamic}))
-    one_launch(driver, timed, operands.call(placed))
-    if parsed.option("layout") in ("nhwc", "nwc"):
-        operands._at["x"] += 2
-        with pytest.raises(Refusal, match="x"):
-            timed.run(operands.call(placed))
-        operands._at["x"] -= 2
-    timed.run(operands.call(placed))
-    operands.free()
+    with DeviceScratch(timed) as scratch:
+        operands = window_calls.WindowOperands(scratch, parsed, Shape.of({axis: SIZES[axis] for axis in parsed.dynamic}))
+        one_launch(driver, timed, operands.call(placed))
+        if parsed.option("layout") in ("nhwc", "nwc"):
+            operands._at["x"] += 2
+            with pytest.raises(Refusal, match="x"):
+                timed.run(operands.call(placed))
+            operands._at["x"] -= 2
+        timed.run(operands.call(placed))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 import haotuner
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
+from haotuner.backends.cuda.timing_library import DeviceScratch
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
@@ -182,11 +183,10 @@ def timed(path: str, cubin: str) -> None:
             assert isinstance(family, CudaGenerated)
             placed = loaded(library, module, kernel)
             assert verify_generated(op, kernel, family, placed, library, rng) <= 1
-            operands = GeneratedOperands(library, op, Shape.of({axis: SIZES[axis] for axis in op.dynamic}))
-            one_launch(
-                driver, library, operands.call(placed, family, kernel), family.cut(kernel).stages or 1 + shares_terms(kernel)
-            )
-            operands.free()
+            with DeviceScratch(library) as scratch:
+                operands = GeneratedOperands(scratch, op, Shape.of({axis: SIZES[axis] for axis in op.dynamic}))
+                launches = family.cut(kernel).stages or 1 + shares_terms(kernel)
+                one_launch(driver, library, operands.call(placed, family, kernel), launches)
             for operand in op.meaning.written if len(op.meaning.written) > 1 else ():
                 with pytest.MonkeyPatch.context() as patch:  # a kernel that writes nothing to one of them
                     patch.setattr(CallCase, "verdict", lambda *arguments, name=operand.name: spoiled(name, *arguments))

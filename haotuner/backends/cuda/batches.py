@@ -189,33 +189,20 @@ def _verdict_error(verdict: numerics.Verdict, output: numerics.Guarded, shape: S
 class BatchOperands:
     """x, w and y of one shape on the device, compact."""
 
-    def __init__(self, native: TimingLibrary, op: Op, extents: Mapping[str, int]) -> None:
-        self._native = native
-        self.count = 1  # of weights that take turns: what comes with a call was just written
+    def __init__(self, scratch: DeviceScratch, op: Op, extents: Mapping[str, int]) -> None:
         self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
         self._kn, self._across = op.option("layout") != "nt", op.option("layout") == "tn"
-        self._allocations: list[int] = []
         x, w = map(op.dtype_of, op.meaning.inputs)
-        try:
-            for elements, dtype in ((self.b * self.m * self.k, x), (self.b * self.n * self.k, w)):
-                self._put(np.resize(drawn(min(elements, 1 << 20), dtype), elements))
-            written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
-            self._allocations.append(native.allocate(self.b * self.m * self.n * written))
-            self._after = after_of(op)
-        except BaseException:
-            self.free()
-            raise
-
-    def _put(self, values: NDArray[Any]) -> None:
-        self._allocations.append(self._native.allocate(values.nbytes))
-        self._native.put(self._allocations[-1], values)
+        self._x = scratch.put(drawn(self.b * self.m * self.k, x))
+        self._w = scratch.put(drawn(self.b * self.n * self.k, w))
+        self._y = scratch.room(self.b * self.m * self.n * DTYPE_BYTES[op.dtype_of(op.meaning.output)])
+        self._after = after_of(op)
 
     def call(self, loaded: Loaded) -> CallWords:
         """All matrices, in one launch."""
-        x, w, y = self._allocations
         args = ArgsWords(
-            x=x,
-            y=y,
+            x=self._x,
+            y=self._y,
             m=self.m,
             n=self.n,
             k=self.k,
@@ -225,14 +212,8 @@ class BatchOperands:
             splits=1,
             **self._after,
         )
-        self.weights = np.array([w], np.uint64)  # outlives the call
+        self.weights = np.array([self._w], np.uint64)  # outlives the call
         call = call_words([(loaded, self.m)], 0, args, self.weights)
         call.batch = BatchWords.of(self.b, self.m * self.k, self.n * self.k, self.m * self.n)
         call.matrices = self.b
         return call
-
-    def free(self) -> None:
-        """Give all memory back."""
-        addresses, self._allocations = self._allocations, []
-        for address in addresses:
-            self._native.free(address)

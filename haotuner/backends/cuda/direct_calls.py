@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, DeviceScratch, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.verifying import drawn
 from haotuner.backends.timing_job import largest_error
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
@@ -123,38 +124,20 @@ def _call(loaded: Loaded, args: ArgsWords, words: DirectWords, weights: NDArray[
 class DirectOperands:
     """Operands of one shape on the device, compact."""
 
-    count = 1  # a weight of so few taps is warm whatever was called before
-
-    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
-        self._native, self._allocations = native, []  # type: tuple[TimingLibrary, list[int]]
+    def __init__(self, scratch: DeviceScratch, op: Op, shape: Shape) -> None:
         extents = op.extents(shape)
         x, weight, *_ = op.meaning.inputs
         sizes = {item.name: op.operand_shape(item, shape) for item in (x, weight, op.meaning.output)}
-        kinds = {item.name: numerics.numpy_dtype(op.dtype_of(item)) for item in (x, weight, op.meaning.output)}
+        kinds = {item.name: op.dtype_of(item) for item in (x, weight, op.meaning.output)}
         sizes |= {name: tuple(extents[axis] for axis in axes) for name, axes in op.epilogue_operands.items()}
-        kinds |= {name: numerics.numpy_dtype(op.extra_dtype(name)) for name in op.epilogue_operands}
-        try:
-            at = {name: self._drawn(prod(size), kinds[name]) for name, size in sizes.items()}
-        except BaseException:
-            self.free()
-            raise
+        kinds |= {name: op.extra_dtype(name) for name in op.epilogue_operands}
+        at = {name: scratch.put(drawn(prod(size), kinds[name])) for name, size in sizes.items()}
         beside = {name: at[name] for name in op.epilogue_operands}
         self._args = ArgsWords(x=at["x"], y=at[op.meaning.output.name], splits=1, **beside, **after_of(op))
-        self._words = words_of(op, extents, np.empty(sizes["x"], kinds["x"]), np.empty(sizes["y"], kinds["y"]))
+        image, result = (np.empty(sizes[name], numerics.numpy_dtype(kinds[name])) for name in ("x", "y"))
+        self._words = words_of(op, extents, image, result)
         self._weights = np.array([at["weight"]], np.uint64)
-
-    def _drawn(self, elements: int, dtype: np.dtype[Any]) -> int:
-        values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
-        self._allocations.append(self._native.allocate(elements * dtype.itemsize))
-        self._native.put(self._allocations[-1], np.resize(values, elements).astype(dtype))
-        return self._allocations[-1]
 
     def call(self, loaded: Loaded) -> CallWords:
         """One launch; this object must outlive it."""
         return _call(loaded, self._args, self._words, self._weights)
-
-    def free(self) -> None:
-        """Give all memory back."""
-        addresses, self._allocations = self._allocations, []
-        for address in addresses:
-            self._native.free(address)

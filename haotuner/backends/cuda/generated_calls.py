@@ -140,36 +140,23 @@ def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:
 class GeneratedOperands:
     """Operands of one shape on the device, compact."""
 
-    count = 1  # of weights that take turns: what comes with a call was just written
-
-    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
-        self._native, self._op, self._shape = native, op, shape
-        self._allocations: list[int] = []
+    def __init__(self, scratch: DeviceScratch, op: Op, shape: Shape) -> None:
+        self._scratch, self._op, self._shape = scratch, op, shape
+        self._operands: list[int] = []
         self._strides: list[tuple[int, ...]] = []
-        try:
-            for operand in (*op.meaning.inputs, *op.meaning.written):
-                size, dtype = op.operand_shape(operand, shape), numerics.numpy_dtype(op.dtype_of(operand))
-                count = prod(size)
-                self._allocations.append(native.allocate(count * dtype.itemsize))
-                self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))
-                if operand.role not in WRITTEN and count:
-                    values = np.random.default_rng(0).standard_normal(min(count, 1 << 20), dtype=np.float32)
-                    native.put(self._allocations[-1], np.resize(values, count).astype(dtype))
-        except BaseException:
-            self.free()
-            raise
+        for operand in (*op.meaning.inputs, *op.meaning.written):
+            size, dtype = op.operand_shape(operand, shape), numerics.numpy_dtype(op.dtype_of(operand))
+            count = prod(size)
+            self._operands.append(scratch.room(count * dtype.itemsize))
+            self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))
+            if operand.role not in WRITTEN and count:
+                values = np.random.default_rng(0).standard_normal(min(count, 1 << 20), dtype=np.float32)
+                scratch.native.put(self._operands[-1], np.resize(values, count).astype(dtype))
 
     def call(self, loaded: Loaded, family: CudaGenerated, kernel: MicroKernel) -> CallWords:
         """One launch."""
-        operands = self._allocations[: len(self._strides)]
-        self._allocations.append(self._native.allocate(partial_bytes(self._op, self._shape, family, kernel)))
+        partial = self._scratch.room(partial_bytes(self._op, self._shape, family, kernel))
         self._words = words_of(
-            self._op, self._shape, family, kernel, operands, self._strides, gaps=False, partial=self._allocations[-1]
+            self._op, self._shape, family, kernel, self._operands, self._strides, gaps=False, partial=partial
         )
         return _call(loaded, self._words)
-
-    def free(self) -> None:
-        """Give all memory back."""
-        addresses, self._allocations = self._allocations, []
-        for address in addresses:
-            self._native.free(address)

@@ -160,62 +160,47 @@ class TimerProcess:
         reduce = self._reduce(parts[0][1], op.dtype) if splits > 1 else 0
         ends = operands.even_ends(m)
         call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights, ends, operands.groups)
-        samples, facts = self._sampled(call, job, operands)
-        return {"samples_us": samples, "facts": facts | _facts_of(regions[0][0])}
+        return self._answer(regions[0][0], call, job, operands.count)
 
     def _time_batch(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """Samples of products side by side, in us: one launch of all matrices."""
         ((kernel, library, _),) = parts
         loaded, _ = self._kernel(kernel, library)
-        operands = batches.BatchOperands(self._library, op, job["extents"])
-        try:
-            samples, facts = self._sampled(operands.call(loaded), job, operands)
-        finally:
-            operands.free()
-        return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
+        with DeviceScratch(self._library) as scratch:
+            operands = batches.BatchOperands(scratch, op, job["extents"])
+            return self._answer(loaded, operands.call(loaded), job)
 
     def _time_direct(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """Samples of a convolution without columns, or of its windows where they lie, in us."""
         ((kernel, library, _),) = parts
         operands: direct_calls.DirectOperands | window_calls.WindowOperands
-        if direct_family(kernel.family) is not None:
-            loaded = self._direct(kernel, library)
-            operands = direct_calls.DirectOperands(self._library, op, Shape.of(job["image"]))
-        else:
-            loaded, _ = self._kernel(kernel, library)
-            operands = window_calls.WindowOperands(self._library, op, Shape.of(job["image"]))
-        try:
-            samples, facts = self._sampled(operands.call(loaded), job, operands)
-        finally:
-            operands.free()
-        return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
+        with DeviceScratch(self._library) as scratch:
+            if direct_family(kernel.family) is not None:
+                loaded = self._direct(kernel, library)
+                operands = direct_calls.DirectOperands(scratch, op, Shape.of(job["image"]))
+            else:
+                loaded, _ = self._kernel(kernel, library)
+                operands = window_calls.WindowOperands(scratch, op, Shape.of(job["image"]))
+            return self._answer(loaded, operands.call(loaded), job)
 
     def _time_generated(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """Samples of a generated program, in us."""
         ((kernel, library, _),) = parts
         loaded, family = self._generated(kernel, library)
-        operands = GeneratedOperands(self._library, op, Shape.of(job["shape"]))
-        try:
-            call = operands.call(loaded, family, kernel)
-            samples, facts = self._sampled(call, job, operands)
-        finally:
-            operands.free()
+        with DeviceScratch(self._library) as scratch:
+            operands = GeneratedOperands(scratch, op, Shape.of(job["shape"]))
+            return self._answer(loaded, operands.call(loaded, family, kernel), job)
+
+    def _answer(self, loaded: Loaded, call: CallWords, job: Job, count: int = 1) -> Job:
+        """Samples of a call, how they were taken, and facts of its first kernel; ``count``: weights that take turns."""
+        samples, facts = self._sampled(call, job, count)
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
-    def _sampled(
-        self,
-        call: CallWords,
-        job: Job,
-        operands: Operands
-        | batches.BatchOperands
-        | GeneratedOperands
-        | direct_calls.DirectOperands
-        | window_calls.WindowOperands,
-    ) -> tuple[list[float], dict[str, float | str]]:
+    def _sampled(self, call: CallWords, job: Job, count: int) -> tuple[list[float], dict[str, float | str]]:
         """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
         native = self._library
         once = max(native.once_us(call), 0.1)
-        launches = max(-(-int(job["sample_us"]) // int(max(once, 1))), operands.count if job["cold_bytes"] else 1)
+        launches = max(-(-int(job["sample_us"]) // int(max(once, 1))), count if job["cold_bytes"] else 1)
         launches = min(launches, MOST_LAUNCHES)
         native.prepare(call, launches)
         why = ""
@@ -235,7 +220,7 @@ class TimerProcess:
         if why or min(samples) <= 0:
             raise Refusal("time", "unstable", why or f"events counted {min(samples)} us")
         facts: dict[str, float | str] = {
-            "how": "graph", "launches": launches, "weights": operands.count, "cold_bytes": int(job["cold_bytes"]),
+            "how": "graph", "launches": launches, "weights": count, "cold_bytes": int(job["cold_bytes"]),
         }  # fmt: skip
         return samples, {**facts, **self._clocks.facts(before, after)}
 
@@ -258,20 +243,19 @@ class Operands:
     """x, y, weights that take turns, and a workspace."""
 
     def __init__(self, library: TimingLibrary, op: Op, m: int, cold_bytes: int, splits: int) -> None:
-        self._library, self._op, self.rows, self._cold = library, op, m, cold_bytes
+        self._scratch, self._op, self.rows, self._cold = DeviceScratch(library), op, m, cold_bytes
         size = DTYPE_BYTES[op.dtype]
         self.partial_bytes = 4 * splits * m * op["n"] if splits > 1 else 0
         self.groups = dict(op.static).get("g", 0)
         stack = max(1, self.groups)
         weight = stack * op["n"] * op["k"] * size
         self.count = max(2, -(-min(cold_bytes, MOST_WEIGHT_BYTES) // weight)) if cold_bytes else 1
-        self._allocations: list[int] = []
         try:
             written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
             x_type = op.dtype_of(op.meaning.inputs[0])
-            self.x, self.y = self._drawn(m * op["k"], x_type), self._room(m * op["n"] * written)
-            self.partial = self._room(self.partial_bytes)
-            self.ends = self._room(4 * stack)
+            self.x, self.y = self._drawn(m * op["k"], x_type), self._scratch.room(m * op["n"] * written)
+            self.partial = self._scratch.room(self.partial_bytes)
+            self.ends = self._scratch.room(4 * stack)
             extents = {"m": m, **dict(op.static)}
             self.beside = {
                 name: self._drawn(math.prod(extents[axis] for axis in axes), op.extra_dtype(name))
@@ -289,16 +273,9 @@ class Operands:
             raise
         self.weights = np.array([first + index * step for index in range(self.count)], np.uint64)
 
-    def _room(self, size: int) -> int:
-        self._allocations.append(self._library.allocate(size))
-        return self._allocations[-1]
-
     def _drawn(self, elements: int, dtype: str = "", room: int = 0) -> int:
         """Numbers at the start of ``room`` bytes, by default as many as they take."""
-        filled = np.resize(drawn(min(elements, 1 << 20), dtype or self._op.dtype), elements)
-        position = self._room(max(room, filled.nbytes))
-        self._library.put(position, filled)
-        return position
+        return self._scratch.put(drawn(elements, dtype or self._op.dtype), room)
 
     def suits(self, op: Op, m: int, cold_bytes: int, splits: int) -> bool:
         """True if a call can use them."""
@@ -317,11 +294,9 @@ class Operands:
         """Address of the ends of groups of even sizes; 0 of ops without groups."""
         if not self.groups:
             return 0
-        self._library.put(self.ends, (np.arange(1, self.groups + 1) * m // self.groups).astype(np.int32))
+        self._scratch.native.put(self.ends, (np.arange(1, self.groups + 1) * m // self.groups).astype(np.int32))
         return self.ends
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._allocations = self._allocations, []
-        for address in addresses:
-            self._library.free(address)
+        self._scratch.free()

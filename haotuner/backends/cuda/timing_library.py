@@ -1,9 +1,4 @@
-"""The library that launches and times on a device (``native/timing_cuda.c``), and memory of one check there.
-
-The library that launches and times (``native/timing_cuda.c``), built with the C compiler and called through ctypes.
-
-Memory of one check on a device: what is put there is given back together, however the check ends.
-"""
+"""The library that launches and times on a device (``native/timing_cuda.c``), and memory of one check there."""
 
 from __future__ import annotations
 
@@ -289,26 +284,36 @@ def call_words(
 
 
 class DeviceScratch:
-    """``with Held(native) as held: address = held.put(values)``."""
+    """``with DeviceScratch(native) as scratch: address = scratch.put(values)``; Refusal where there is no memory."""
 
     def __init__(self, native: TimingLibrary) -> None:
-        self._native, self._addresses = native, list[int]()
+        self.native, self._addresses = native, list[int]()
 
-    def put(self, values: NDArray[Any]) -> int:
-        """The address of a copy; Refusal where there is no memory for one."""
-        self._addresses.append(self._native.allocate(values.nbytes))
-        self._native.put(self._addresses[-1], np.ascontiguousarray(values))
+    def room(self, size: int) -> int:
+        """The address of so many bytes, whatever they hold."""
+        self._addresses.append(self.native.allocate(size))
         return self._addresses[-1]
+
+    def put(self, values: NDArray[Any], room: int = 0) -> int:
+        """The address of a copy, at the start of ``room`` bytes if it takes fewer."""
+        address = self.room(max(room, values.nbytes))
+        self.native.put(address, np.ascontiguousarray(values))
+        return address
 
     def poisoned(self, size: int) -> int:
         """The address of so many bytes that nobody should read."""
-        self._addresses.append(self._native.allocate(size))
-        self._native.poison(self._addresses[-1], size)
-        return self._addresses[-1]
+        address = self.room(size)
+        self.native.poison(address, size)
+        return address
+
+    def free(self) -> None:
+        """Give all memory back."""
+        addresses, self._addresses = self._addresses, []
+        for address in addresses:
+            self.native.free(address)
 
     def __enter__(self) -> DeviceScratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for position in self._addresses:
-            self._native.free(position)
+        self.free()

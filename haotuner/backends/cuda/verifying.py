@@ -69,11 +69,13 @@ class Case:
 
 
 def drawn(elements: int, dtype: str) -> NDArray[Any]:
-    """Numbers to time with: standard normal, or any bytes."""
-    rng, element_type = np.random.default_rng(0), DTYPES[dtype]
+    """Numbers to time with: standard normal, or any bytes; over and over where there are many."""
+    rng, element_type, count = np.random.default_rng(0), DTYPES[dtype], min(elements, 1 << 20)
     if element_type.size == 1:
-        return rng.integers(element_type.low, element_type.high + 1, elements).astype(numerics.numpy_dtype(dtype))
-    return rng.standard_normal(elements, dtype=np.float32).astype(numerics.numpy_dtype(dtype))
+        values: NDArray[Any] = rng.integers(element_type.low, element_type.high + 1, count)
+    else:
+        values = rng.standard_normal(count, dtype=np.float32)
+    return np.resize(values.astype(numerics.numpy_dtype(dtype)), elements)
 
 
 def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:

@@ -200,31 +200,18 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
 class WindowOperands:
     """Operands of one shape on the device, compact."""
 
-    count = 1  # the weight was just turned
-
-    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
-        self._native, self._allocations, self._op = native, [], op  # type: tuple[TimingLibrary, list[int], Op]
-        self._extents = op.extents(shape)
-        try:
-            self._at = {
-                operand.name: self._drawn(prod(op.operand_shape(operand, shape)), op.dtype_of(operand))
-                for operand in op.meaning.inputs
-            }
-            output = op.meaning.output
-            self._at["y"] = self._drawn(prod(op.operand_shape(output, shape)), op.dtype_of(output))
-            self._at |= {
-                name: self._drawn(prod(self._extents[axis] for axis in axes), op.extra_dtype(name))
-                for name, axes in op.epilogue_operands.items()
-            }
-        except BaseException:
-            self.free()
-            raise
-
-    def _drawn(self, elements: int, dtype: str) -> int:
-        filled = np.resize(drawn(min(elements, 1 << 20), dtype), elements)
-        self._allocations.append(self._native.allocate(filled.nbytes))
-        self._native.put(self._allocations[-1], filled)
-        return self._allocations[-1]
+    def __init__(self, scratch: DeviceScratch, op: Op, shape: Shape) -> None:
+        self._op, self._extents = op, op.extents(shape)
+        self._at = {
+            operand.name: scratch.put(drawn(prod(op.operand_shape(operand, shape)), op.dtype_of(operand)))
+            for operand in op.meaning.inputs
+        }
+        output = op.meaning.output
+        self._at["y"] = scratch.put(drawn(prod(op.operand_shape(output, shape)), op.dtype_of(output)))
+        self._at |= {
+            name: scratch.put(drawn(prod(self._extents[axis] for axis in axes), op.extra_dtype(name)))
+            for name, axes in op.epilogue_operands.items()
+        }
 
     def call(self, loaded: Loaded) -> CallWords:
         """One launch; this object must outlive it."""
@@ -232,9 +219,3 @@ class WindowOperands:
             self._op, self._extents, loaded, self._at, self._extents["c" if channels_last(self._op) else "w"]
         )
         return self._call.call
-
-    def free(self) -> None:
-        """Give all memory back."""
-        addresses, self._allocations = self._allocations, []
-        for address in addresses:
-            self._native.free(address)
