@@ -1,11 +1,4 @@
-"""`haotuner explain` of an op by cells: the kernel of a shape, its program, and what else was timed.
-
-Text of `haotuner explain` on a generated kernel: the decisions of its program, and the bytes that it moves by level.
-
-`haotuner explain` of an op on a device: the cell of a shape, what is launched there, what else was weighed and why not.
-
-Read from the pack alone: no device is needed, and nothing is timed.
-"""
+"""`haotuner explain` of an op by cells: the kernel of a shape, its program, and what else was timed."""
 
 from __future__ import annotations
 
@@ -218,25 +211,34 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
     plan = entry.facts.get("plans", {}).get(str(count), {})
     label = plan["cells"]["entries"][served.cell(extents)]
     chosen = Composition.parse(label)
-    full = op.extents(shape)
-    box = {axis: [0, full[axis]] for axis in op.parallel}
     share = share_of_call(chosen.parts[0].kernel, op, shape, chosen.share, count)
-    return {
-        "op": entry.name,
-        "shape": shape.as_dict(),
-        "threads": count,
+    return _cell(pack.manifest, entry, shape, chosen, count) | {
         "split": share,
-        "weights": state_of(op, str(pack.manifest.tuning["weights"])),
-        "unverified": pack.manifest.unverified,
-        "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
-        "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
         "program": program_document(
             chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"]), share, count
         ),
+        "not_timed": _why_not_timed(op, shape, _expected_us(plan, op, shape, chosen)),
+    }
+
+
+def _cell(manifest: Manifest, entry: PackOp, shape: Shape, chosen: Composition, count: int) -> dict[str, Any]:
+    """Document of what serves one shape by cells, on any device."""
+    op, extents, kernel = meaning_of(entry), shape.as_dict(), chosen.parts[0].kernel
+    full = op.extents(shape)
+    return {
+        "op": entry.name,
+        "shape": extents,
+        "threads": count,
+        "split": chosen.share,
+        "weights": state_of(op, str(manifest.tuning["weights"])),
+        "unverified": manifest.unverified,
+        "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
+        "regions": [{"kernel": kernel, "box": {axis: [0, full[axis]] for axis in op.parallel}}],
+        "program": None,
         "predicted_us": None,
         "measured_us": None,
-        "not_timed": _why_not_timed(op, shape, _expected_us(plan, op, shape, chosen)),
-        "runner_up": _runner_up(plan, extents, chosen),
+        "not_timed": WHY_NOT_TIMED,
+        "runner_up": _runner_up(entry.facts.get("plans", {}).get(str(count), {}), extents, chosen),
     }
 
 
@@ -257,22 +259,10 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         bounds = plan["cells"]["bounds"][axis]
         index = index * len(bounds) + min(bisect_left(bounds, extents[axis]), len(bounds) - 1)
     chosen = Composition.parse(plan["cells"]["entries"][index])
-    full = op.extents(shape)
-    return {
-        "op": entry.name,
-        "shape": shape.as_dict(),
-        "threads": count,
-        "split": chosen.share,
-        "weights": state_of(op, str(manifest.tuning["weights"])),
-        "unverified": manifest.unverified,
-        "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
-        "regions": [{"kernel": chosen.parts[0].kernel, "box": {axis: [0, full[axis]] for axis in op.parallel}}],
-        "program": None,
-        "predicted_us": None,
-        "measured_us": None,
-        "not_timed": WHY_NOT_TIMED,
-        "runner_up": _runner_up(plan, extents, chosen),
-    } | ({"writes": [operand.name for operand in entry.written], "apart": entry.apart} if entry.output_indices else {})
+    document = _cell(manifest, entry, shape, chosen, count)
+    return document | (
+        {"writes": [operand.name for operand in entry.written], "apart": entry.apart} if entry.output_indices else {}
+    )
 
 
 def _launches(name: str, kernel: str) -> str:

@@ -1,9 +1,4 @@
-"""Numbers of a pack for a device against float64, on a device of this host that runs its code.
-
-Numbers of an op of a pack for a device, all of whose operands come with a call, against float64.
-
-Results of a whole model of a pack on a GPU, for arrays of the host: to check it.
-"""
+"""Numbers of a pack for a device against float64, on a device of this host that runs its code."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from haotuner.errors import EnvironmentMissing
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.pack.manifest import Manifest
-from haotuner.pack.op import PackOp
+from haotuner.pack.op import PackAxis, PackOp
 from haotuner.runtime.device_chain import DeviceChain
 from haotuner.runtime.device_memory import DeviceMemory, Gpu, find_gpu, with_gaps
 from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
@@ -140,15 +135,23 @@ def _operator_shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flo
     """The smallest, around the plan's bounds along each axis, and drawn ones; all small enough."""
     least = {axis.name: axis.first for axis in op.dynamic}
     result = [Shape.of(dict.fromkeys(least, 1)), Shape.of(least)]
-    plans = op.facts.get("plans", {})
     for axis in op.dynamic:
-        bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
-        picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), BOUNDS).round().astype(int)).tolist() if bounds else []
-        edges = {axis.last, axis.last + 1, *(bounds[at] + more for at in picked for more in (0, 1))}
-        result += [Shape.of({**least, axis.name: extent}) for extent in sorted(edges)]
-    for _ in range(OPERATOR_SHAPES):
-        result.append(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
+        result += [Shape.of({**least, axis.name: extent}) for extent in sorted(_edges(op, axis, BOUNDS))]
+    result += [_drawn_shape(op, rng) for _ in range(OPERATOR_SHAPES)]
     return [shape for shape in dict.fromkeys(result) if meaning.flops(shape) <= most_flops / OPERATOR_SHAPES]
+
+
+def _edges(op: PackOp, axis: PackAxis, most: int) -> set[int]:
+    """Extents at which a plan changes, ``most`` cells of it evenly, and those at the end of the axis and beyond."""
+    plans = op.facts.get("plans", {})
+    bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
+    picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), most).round().astype(int)).tolist() if bounds else []
+    return {axis.last, axis.last + 1, *(bounds[at] + more for at in picked for more in (0, 1))}
+
+
+def _drawn_shape(op: PackOp, rng: np.random.Generator) -> Shape:
+    """A shape whose extents are drawn evenly over their logarithms."""
+    return Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic})
 
 
 def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: bool) -> Any:
@@ -197,18 +200,12 @@ def _product_shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flop
     least = {axis.name: axis.first for axis in op.dynamic}
     one_tile = {axis.name: max(axis.first, *(tile.get(axis.name, 1) + 1 for tile in op.tiles)) for axis in op.dynamic}
     largest = max(most_flops / PRODUCT_SHAPES, float(meaning.flops(Shape.of(one_tile))))
-    plans = op.facts.get("plans", {})
     result = {Shape.of(least), Shape.of(one_tile), Shape.of({**least, **dict.fromkeys(least, 1)})}
     for axis in op.dynamic:
-        bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
-        picked = (
-            np.unique(np.linspace(0, max(len(bounds) - 1, 0), PRODUCT_CELLS).round().astype(int)).tolist() if bounds else []
-        )
-        edges = {axis.last, axis.last + 1, *(tile.get(axis.name, 1) + more for tile in op.tiles for more in (-1, 0, 1))}
-        edges |= {bounds[at] + more for at in picked for more in (0, 1)}
+        edges = _edges(op, axis, PRODUCT_CELLS)
+        edges |= {tile.get(axis.name, 1) + more for tile in op.tiles for more in (-1, 0, 1)}
         result |= {Shape.of({**least, axis.name: extent}) for extent in edges if extent >= 1}
-    for _ in range(PRODUCT_SHAPES):
-        result.add(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
+    result |= {_drawn_shape(op, rng) for _ in range(PRODUCT_SHAPES)}
     return sorted((shape for shape in result if meaning.flops(shape) <= largest), key=str)
 
 
@@ -269,11 +266,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     (axis,) = op.dynamic
     tiles = [tile[axis.name] for tile in op.tiles]
     largest = max(most_flops, *(float(meaning.flops(Shape.of({axis.name: tile + 1}))) for tile in tiles))
-    plans = op.facts.get("plans", {})
-    bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
-    picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), CELLS).round().astype(int)).tolist() if bounds else []
-    result = {1, 2, axis.first, axis.last, axis.last + 1, *(tile + 1 for tile in tiles)}
-    result |= {bounds[at] + more for at in picked for more in (0, 1)}
+    result = {1, 2, axis.first, *(tile + 1 for tile in tiles)} | _edges(op, axis, CELLS)
     result |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(axis.last + 1), RANDOM_SHAPES))}
     return sorted(m for m in result if m >= 1 and meaning.flops(Shape.of({axis.name: m})) <= largest)
 
