@@ -157,7 +157,8 @@ def test_what_a_dispatch_adds_to_the_driver(folder, pick, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_scenarios_under_sanitizers(tmp_path):
-    command = [sys.executable, "-m", "tests.runtime.cuda_sanitizers", str(tmp_path)]
+@pytest.mark.parametrize("name", ["address", "thread"])
+def test_all_scenarios_under_a_sanitizer(tmp_path, name):
+    command = [sys.executable, "-m", "tests.runtime.cuda_sanitizers", str(tmp_path), name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
     assert done.returncode == 0, done.stdout[-6000:]

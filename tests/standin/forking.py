@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from typing import Any
 from tests.standin import ROOT
 from tests.standin.apart import HUNG
 from tests.standin.patience import ended
+
+REPORT = re.compile("Sanitizer|: runtime error: ")  # in a line of a sanitizer
 
 
 class Forking:
@@ -39,7 +42,7 @@ class Forking:
         self._process.stdout.close()
 
     def call(self, module: str, function: str, *words: str, environment: Mapping[str, str], seconds: float) -> str:
-        """Nothing if the call returned; else the last line of what it said, or how it ended."""
+        """Nothing if the call returned; else the last line of its output, or a sanitizer's first, or how it ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         request = {
             "module": module,
@@ -84,7 +87,8 @@ def _apart(request: Mapping[str, Any]) -> str:
             return HUNG
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
-        return "" if code == 0 else f"exit {code}: {lines[-1][:160] if lines else ''}"
+        reported = next(filter(REPORT.search, lines), "")
+        return "" if code == 0 and not reported else f"exit {code}: {(reported or (lines or [''])[-1])[:160]}"
 
 
 def _child(request: Mapping[str, Any], output_descriptor: int) -> None:
