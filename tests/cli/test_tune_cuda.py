@@ -147,7 +147,7 @@ def test_layers_of_bytes_are_tuned_packed_and_verified(
 @pytest.mark.slow
 def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, images: Path, tmp_path: Path) -> None:
     host, op = Host(cache, images, "sm_80"), "grouped:g=6,n=64,k=64,dtype=fp16"
-    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json")
+    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json", budget_s=12)
     assert answer.code == 0, answer.err
     assert all("cuda_grouped_" in kernel for kernel in answer.json()["ops"][0]["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}

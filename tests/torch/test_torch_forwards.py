@@ -142,6 +142,15 @@ def answers(net: Any) -> Iterator[Any]:
         yield [net.seq[:2](image.clone()), net.seq[0](image.clone()), net.act(net.conv1(image.clone()))]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def single_thread() -> Iterator[None]:
+    """For images this small, torch's threads take longer to meet than one takes to compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in range(3, 300, 3))])
 def test_generated_forwards(chained, tmp_path, first):
     fused = 0
