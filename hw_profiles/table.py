@@ -36,14 +36,7 @@ _OF_ARCH = {
     "local_kib_per_unit": ("l1_bytes", 1 << 10),
     "local_kib_per_block": ("shared_per_block_bytes", 1 << 10),
 }
-# Of a middling GPU; they move all kernels of a device alike.
-_USUAL = {"compute_units": 16.0, "wave_width": 32.0, "registers_per_thread": 128.0}
 _ARCH_ID = re.compile(r"(gfx[0-9a-f]+)-([0-9]{1,4})")
-_FIELDS = frozenset(field for field, _ in (*_OF_DEVICE.values(), *_OF_ARCH.values())) | {
-    "fma_pipes",
-    "peak_gflops",
-    "peak_gflops_unit",
-}
 _NEEDED = ("compute_units", "wave_width", "registers_per_thread")  # of a Device
 _FLOATS = frozenset({"clock_mhz", "memory_gbps", "peak_gflops", "peak_gflops_unit"})
 Facts = Mapping[str, float]  # by the names of a Device's fields; only what is known
@@ -150,14 +143,6 @@ def stranger(name: str, *, vendor: str, on_cpu: bool, qualifier: str = "") -> Kn
         facts={},
         source="whoever named it",
     )
-
-
-def stand_in(known: Known) -> Device:
-    """A Device for the analysis of GPUs, which also stands for OpenCL on CPUs; usual numbers where nobody knows better."""
-    numbers = {**_USUAL, **{name: value for name, value in known.facts.items() if name in _FIELDS}}
-    fields = {name: value if name in _FLOATS else int(value) for name, value in numbers.items()}
-    kind: Kind = "hip" if known.arch.startswith("gfx") else "cuda" if known.arch.startswith("sm_") else "opencl"
-    return Device(id=known.id, kind=kind, name=known.name, arch=known.arch or "unknown", **fields)  # type: ignore[arg-type]
 
 
 def of_device(device: Device, *, source: str = "") -> Known:

@@ -69,10 +69,6 @@ class DeviceTable:
         result = [np.flatnonzero(self.tasks == task) for task in np.unique(self.tasks)]
         return [rows for rows in result if len(rows) > 1]
 
-    def efficiency(self) -> Scores:
-        """Throughput over roofline of each row."""
-        return np.asarray(np.exp(self.labels), dtype=np.float64)
-
 
 def program_keys(frame: pd.DataFrame) -> Keys:
     """One number for each row, equal for equal programs on equal shapes whatever the device; shape ``(rows,)``."""

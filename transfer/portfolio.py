@@ -206,12 +206,6 @@ class Portfolio:
             owed |= dict.fromkeys(list(first)[:HEARD])
         return [row for row in owed if open_rows[row]]
 
-    def beliefs(self) -> Scores:
-        """Belief in each opinion after the measurements, doubt last; sums to 1. Shape ``(opinions + 1,)``."""
-        likely = self._likely()
-        parts = likely @ self._hypotheses.mixtures
-        return np.append(parts, 1.0 - parts.sum())
-
     def _cosines(self, rows: Rows) -> Singles:
         turned = _single(self._positions[rows] @ self._frequencies.T + self._phases)
         return np.cos(turned) * np.float32(np.sqrt(2.0 / FEATURES))

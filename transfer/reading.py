@@ -247,20 +247,6 @@ def _kernel(trial: Trial) -> MicroKernel:
         raise UsageError(f"a record of another schema: {error}") from error
 
 
-def table_of(read: DeviceTables, family: str, target: str) -> tuple[DeviceTable, list[DeviceTable]]:
-    """The target's table of a family and those of all other devices.
-
-    Raises:
-        UsageError: the target measured nothing of the family.
-    """
-    tables = read.of(family)
-    mine = [table for table in tables if table.device.id == target]
-    if not mine:
-        result = ", ".join(table.device.id for table in tables)
-        raise UsageError(f"no records of {family} on {target}; found {result or 'none on any device'}{read.why_not(target)}")
-    return mine[0], [table for table in tables if table.device.id != target]
-
-
 def _check_agreement(where: str, times: Mapping[Trial, Sequence[float]]) -> None:
     """UsageError where times of one trial are too far apart to be times of one kernel in one unit."""
     for trial, time_us in times.items():

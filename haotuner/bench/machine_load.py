@@ -1,7 +1,4 @@
-"""Load of the machine while a row is timed: other processes, and scattered free memory.
-
-The machine's scattered free pages, kept from contenders while they race.
-"""
+"""Load of the machine while a row is timed: other processes, and scattered free memory."""
 
 from __future__ import annotations
 
@@ -78,11 +75,6 @@ class ScatteredPages:
     def __init__(self, buddies: Path = BUDDIES) -> None:
         self._buddies = buddies
         self._mapping: mmap.mmap | None = None
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes that are kept now."""
-        return 0 if self._mapping is None else len(self._mapping)
 
     def __enter__(self) -> ScatteredPages:
         try:

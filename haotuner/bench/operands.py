@@ -23,11 +23,6 @@ from haotuner.spec.shape import Shape
 HIGH = 16  # bf16 is the upper half of an fp32
 
 
-def rounded(values: Array, dtype: str) -> Array:
-    """The nearest numbers of the dtype, ties to even, as fp32. ValueError for a dtype that is not raced."""
-    return decoded(encoded(values, dtype), dtype)
-
-
 def encoded(values: Array, dtype: str) -> NDArray[Any]:
     """Values as the dtype stores them: float32, float16, int8, uint8, or the bits of bf16 as uint16. Finite values only."""
     if dtype == "bf16":

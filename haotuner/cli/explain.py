@@ -1,7 +1,4 @@
-"""`haotuner explain`: how a shape is served, what that was expected to cost, what it costs now, and alternatives.
-
-Alternatives of the kept kernels of a pack for one shape, beside what the plan chose: like compared with like.
-"""
+"""`haotuner explain`: how a shape is served, what that was expected to cost, what it costs now, and alternatives."""
 
 from __future__ import annotations
 
@@ -263,11 +260,6 @@ def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
 def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
     """``m`` and ``n`` stand beside the box, as they did before there were boxes."""
     return {"kernel": kernel, "box": box, **{axis: box[axis] for axis in ("m", "n") if axis in box}}
-
-
-def _print(document: dict[str, Any]) -> None:
-    _print_plan(document)
-    _print_times(document)
 
 
 def _print_plan(document: dict[str, Any]) -> None:

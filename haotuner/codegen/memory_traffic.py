@@ -42,11 +42,6 @@ class Level:
     line: int = 1
 
 
-def moved_bytes(top: Loop, level: Level) -> int:
-    """Bytes brought into the level and written back from it, by the whole program."""
-    return MemoryTraffic(top).bytes(level)
-
-
 class MemoryTraffic:
     """Counts what one program moves, at any number of levels: sets of places are made once.
 

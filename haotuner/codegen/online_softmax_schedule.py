@@ -1,7 +1,5 @@
 """Schedules of online softmax, and their space as points that a policy searches.
 
-Schedules of online softmax: how rows, keys and columns are tiled, and what runs along the vector lanes.
-
 *Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows. On units
 for small matrices a block of warps has the rows of a tile (``online_tensor.py``).
 *Movement*: a tile of scores, the rows' operand and the sums so far lie in scratch memory near the core; nothing else does.
@@ -265,7 +263,3 @@ class OnlineSpace(Space):
         """The schedule of a point."""
         value = {hole.name: hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
         return OnlineSchedule(lanes=self.lanes, along=ALONG[value.pop("along")], **value)
-
-    def has_program(self, point: Point) -> bool:
-        """True if a point's schedule has a plan."""
-        return self.canonical(point) is not None

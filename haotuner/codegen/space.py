@@ -252,14 +252,6 @@ class Space:
             cache_read=copies,
         )
 
-    def has_program(self, point: Point) -> bool:
-        """True if a point's schedule can be planned."""
-        try:
-            planned(self.graph, self.schedule(point))
-        except UsageError:
-            return False
-        return True
-
     def nodes(self) -> tuple[str, ...]:
         """Units that crossover exchanges: the structure, and each node that has decisions."""
         return tuple(dict.fromkeys(hole.node for hole in self.holes))

@@ -65,11 +65,6 @@ def gelu_tanh(g: GraphBuilder, x: str) -> str:
     return g.map("mul", g.map("mul", x, 0.5), g.map("add", g.map("tanh", inner), 1.0))
 
 
-def silu(g: GraphBuilder, x: str) -> str:
-    """X * sigmoid(x)."""
-    return g.map("mul", x, g.map("sigmoid", x))
-
-
 def attention(g: GraphBuilder, q: str, k: str, v: str, scale: float, mask: str | None = None) -> str:
     """softmax(q k^T * scale + mask) v; q, k, v: batch x heads x tokens x depth."""
     scores = g.map("mul", g.add("contract", q, k, labels="bhqd,bhkd->bhqk"), scale)

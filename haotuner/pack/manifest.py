@@ -1,7 +1,4 @@
-"""manifest.json: what a pack says of itself and of its models, read strictly before any file is opened.
-
-Whole models in a manifest: their files, which lie in the folder ``models``.
-"""
+"""manifest.json: what a pack says of itself and of its models, read strictly before any file is opened."""
 
 from __future__ import annotations
 
@@ -243,11 +240,6 @@ def _level(folder: Folder, inner: Folder, level: str, sha256: str) -> Manifest:
     if built != level:
         raise PackInvalid(f"{path} was built for {built}, not for {level}; restore the pack or merge again")
     return replace(manifest, library=f"{level}/{manifest.library}")
-
-
-def read_bytes(pack: Path) -> bytes:
-    """Content of a pack's manifest, bounded in size; PackInvalid if there is none."""
-    return steadily(pack, _raw)
 
 
 def _raw(folder: Folder) -> bytes:

@@ -240,13 +240,6 @@ class _Writer:
         return document
 
 
-def executable(
-    name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0, *, on_device: bool = False
-) -> ExecutableModel:
-    """The model of these steps. ``first_group``: how many groups other models of the pack have."""
-    return executable_specializations(name, graph, [Specialization(tuple(steps))], first_group, on_device=on_device)
-
-
 def executable_specializations(
     name: str, graph: Graph, ways: Sequence[Specialization], first_group: int = 0, *, on_device: bool = False
 ) -> ExecutableModel:

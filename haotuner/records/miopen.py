@@ -1,9 +1,5 @@
 """MIOpen's find databases: convolution problems, each with the times in ms of several solvers.
 
-ConvProblem: a convolution as MIOpen writes it in one text, as numbers.
-
-SolverTable: what one device measured of solvers for convolution problems.
-
 Two line formats, told apart entry by entry (ROCm/MIOpen, src/kernels/*.HIP.fdb.txt.bz2):
 
 - ``problem=solver:time,workspace,algorithm;...`` lists every solver that was timed;
@@ -40,7 +36,6 @@ _TEXT = re.compile(
     r"-(?P<pad>[0-9]+(?:x[0-9]+)*)-(?P<stride>[0-9]+(?:x[0-9]+)*)-(?P<dilation>[0-9]+(?:x[0-9]+)*)-(?P<bias>[0-9]+)"
     r"-(?P<layout>[A-Z]+)(?:-[A-Z]+)*-(?P<dtype>[A-Z0-9]+(?:x[0-9]+)?)-(?P<direction>[FBW])(?:_g(?P<groups>[0-9]+))?"
 )
-DIRECTIONS = {"F": 0, "B": 1, "W": 2}
 BYTES = {"FP32": 4.0, "FP16": 2.0, "BF16": 2.0, "INT8": 1.0, "FP64": 8.0}
 LIMIT = 2**40  # of an extent: beyond it a text is damaged, not a convolution
 
@@ -133,11 +128,6 @@ class SolverTable:
         """Number of rows."""
         return len(self.ms)
 
-    @property
-    def silicon(self) -> str:
-        """Devices of one silicon are never on both sides of a split, however many of its units they have."""
-        return self.device.arch
-
     def starts(self) -> Ids:
         """First row of each problem, and the end behind the last; shape ``(len(problems) + 1,)``."""
         return np.searchsorted(self.problem, np.arange(len(self.problems) + 1))
@@ -148,7 +138,6 @@ class SolverTable:
 
 
 _Problem = dict[str, list[tuple[float, float]]]  # solver to milliseconds and bytes of workspace, as often as listed
-_NAME = re.compile(r"(?P<arch>gfx[0-9]+[a-z]?)(?P<rest>.*)")
 _WGP = "rdna"  # HIP counts its units in pairs
 AGREE = 2.0  # one solver on one problem, listed twice: a busy machine, not another measurement
 # Of the peak of its lanes, what the best solver of large problems reaches in the middle. Five files: 0.1 to 1.2 (Winograd

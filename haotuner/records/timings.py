@@ -80,12 +80,6 @@ def read_timings(path: Path) -> Timings:
     return Timings(device=device, date=date, rounds=rounds, refused=+refused)
 
 
-def shape_key(shape: Shape) -> str:
-    """Text of a shape in such a file."""
-    axes = shape.as_dict()
-    return str(axes["m"]) if axes.keys() == {"m"} else str(shape)
-
-
 def _shape(text: str) -> Shape:
     if "=" not in text:
         return Shape.of(m=int(text))

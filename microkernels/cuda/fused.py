@@ -91,11 +91,6 @@ def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
     return MicroKernel(kernel.family, (*plain, (STEPPED, steps)) if steps else plain)
 
 
-def is_stepped(kernel: MicroKernel) -> bool:
-    """True if a kernel is built for steps."""
-    return built_for(kernel) != 0
-
-
 def built_for(kernel: MicroKernel) -> int:
     """The steps that a kernel is built for, as ``steps_of`` says them."""
     name, value = kernel.params[-1]

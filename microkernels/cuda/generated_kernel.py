@@ -6,7 +6,6 @@ names: parts and their join, or a stage for each level of folds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,22 +37,18 @@ def _stages(plan: Plan, kept_as: str) -> list[list[str]]:
     return result
 
 
-def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
-    """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
-
-    Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
-    than a warp. UsageError for vectors of other widths, or for a step that has no words in C.
-    """
-    return "\n".join([shared_text(), *(kernel_text(symbol, plan, threads) for symbol, plan in plans.items())])
-
-
 def shared_text() -> str:
     """Beginning of every unit of such programs."""
     return "".join(item.read_text() for item in (ARGUMENTS, *FUNCTIONS))
 
 
 def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:
-    """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
+    """One kernel ``extern "C" __global__ void SYMBOL(ht_generated_args)`` behind ``shared_text``, of any grid.
+
+    Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
+    than a warp. Memory keeps floats as ``kept_as``. UsageError for vectors of other widths, or for a step that has no
+    words in C.
+    """
     keeps = isinstance(plan, Plan) and bool(plan.keeps)
     if keeps and kept_as != "fp32":
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from haotuner.records import RecordStore
-from haotuner.records.timings import read_timings, shape_key
+from haotuner.records.timings import read_timings
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 FOLDER = Path(__file__).parent / "records"
 KINDS = FOLDER / "kinds"  # products of every kind but dense fp32, by ``kind_records``
@@ -115,3 +116,9 @@ def _with_host_memory(device: Device, others: Iterable[Device]) -> Device:
         memory_gbps=max((other.memory_gbps or 0.0 for other in host), default=0.0) or None,
         memory_gbps_unit=max((other.memory_gbps_unit or 0.0 for other in host), default=0.0) or None,
     )
+
+
+def shape_key(shape: Shape) -> str:
+    """Text of a shape in such a file."""
+    axes = shape.as_dict()
+    return str(axes["m"]) if axes.keys() == {"m"} else str(shape)

@@ -23,7 +23,6 @@ from haotuner.cost.model import Scores
 from haotuner.cost.model_file import Saved, write
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
-from haotuner.hw_profiles.profile import architecture
 from haotuner.records.clblast import is_winners_file, read_winners
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.miopen import load_find_database
@@ -50,6 +49,7 @@ from haotuner.transfer.shared_model import (
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, KINDS, all_records
 from tests.bench.ship_models import slim
+from tests.bench.transfer_study.splits import architecture
 from tests.bench.transfer_use import markdown
 
 PAGE = Path("docs/results/transfer-shared.md")

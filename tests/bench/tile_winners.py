@@ -26,7 +26,6 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import NothingLegal, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.hw_profiles.profile import architecture
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.triton_tile import triton_tile
 from haotuner.records.text import read_text
@@ -40,6 +39,7 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic
+from tests.bench.transfer_study.splits import architecture
 from tests.bench.vllm_tables import best_by_m, is_tile_file, read_tile_table
 
 Floats = NDArray[np.float64]

@@ -71,10 +71,15 @@ def document(way: str, second: dict[str, Any] | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def print_plan(facts: dict[str, Any]) -> None:
+    explain._print_plan(facts)
+    explain._print_times(facts)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"composition": f"{ONE}*1", "split": way, "us": 7.0, "chosen_us": 6.0, "from": "predicted"}
-    explain._print(document(way, other))
+    print_plan(document(way, other))
     output = capsys.readouterr().out
     assert output.count(WAYS[way]) == 2 and "runner-up" in output
 
@@ -135,11 +140,11 @@ def test_measured_times_are_compared_with_measured_times() -> None:
 def test_a_runner_up_that_looks_faster_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for source, message in (("measured", "the plan also weighs the curves"), ("predicted", "curves err")):
         other = {"composition": f"{ONE}*1", "split": "n", "us": 5.0, "chosen_us": 6.0, "from": source}
-        explain._print(document("k", other))
+        print_plan(document("k", other))
         assert message in capsys.readouterr().out
-    explain._print(document("k", other) | {"in_range": False})
+    print_plan(document("k", other) | {"in_range": False})
     assert "made for other shapes" in capsys.readouterr().out
-    explain._print(document("k", {**other, "chosen_us": None}))
+    print_plan(document("k", {**other, "chosen_us": None}))
     assert "do not compare" in capsys.readouterr().out
 
 

@@ -20,8 +20,8 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.partition import ilp_partition as exact_module
 from haotuner.partition.costs import Prices
-from haotuner.partition.executable import executable
-from haotuner.partition.greedy_fusion import Alias, Greedy, Loops
+from haotuner.partition.executable import executable_specializations
+from haotuner.partition.greedy_fusion import Alias, Greedy, Loops, Specialization
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.multi_output_fusion import plain
 from haotuner.partition.window_ilp import solve
@@ -124,7 +124,7 @@ def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
         str(extent) for extent in collapsed_graph.types[graph.outputs[0]].shape
     ] == (["n", "5", "24"] if turned else ["120*n"])
     if not turned:
-        (function,) = executable("m", graph, Greedy(graph).steps).functions
+        (function,) = executable_specializations("m", graph, [Specialization(tuple(Greedy(graph).steps))]).functions
         assert (len(function.extents), [len(shape) for shape in function.shapes]) == (1, [3]), (
             "a loop; a tensor of three axes"
         )

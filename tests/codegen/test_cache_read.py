@@ -157,6 +157,6 @@ def test_what_is_copied_is_not_written_over() -> None:
 def test_points_of_copies_are_planned() -> None:
     space, rng = Space(CASES["convolution"], 4), np.random.default_rng(0)
     for point in [space.drawn(rng) for _ in range(40)]:
-        assert space.has_program(point), space.schedule(point)
+        planned(space.graph, space.schedule(point))
     assert {space.schedule(point).cache_read for point in space.points} == {0, COLUMNS, ROWS, BOTH_OPERANDS}
     assert all(hole.name != CACHE_READ for hole in replace(space, copies=False).holes)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from haotuner.codegen.cycles import Core, cycles
-from haotuner.codegen.memory_traffic import Level, MemoryTraffic, moved_bytes
+from haotuner.codegen.memory_traffic import Level, MemoryTraffic
 from haotuner.codegen.op_counter import count_ops, register_bytes
 from haotuner.codegen.schedule import Plan, Schedule, keepable, merged_sizes, planned
 from haotuner.errors import UsageError
@@ -104,7 +104,7 @@ def test_parts_of_a_fold_are_joined_and_their_bytes_counted(name: str, lane_axis
         top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (4096, 4)):
-            assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+            assert MemoryTraffic(top).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
         if sizes == SHARED:  # each input once; parts written, read and joined
             elements = 4 * counted.stored[graph.outputs[0]]
             assert counted.stored["partial"] == counted.loaded["partial"] == elements
@@ -122,7 +122,7 @@ def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
     seen = witness(plan, inputs)
     line = (1, 4)[seed % 2]
     for size in (64, 256):
-        assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
+        assert MemoryTraffic(top).bytes(Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
 
 
 @pytest.mark.parametrize("norm", [decompositions.softmax, lambda g, x: decompositions.normalise(g, x, (1,), 1e-5)])
@@ -265,7 +265,7 @@ def test_axes_that_are_taken_as_one_are_counted_however_long() -> None:
     assert sizes == {"m": 1, "n": 8192 * 16384}
     top, size = count_ops(plan, sizes), 4 * 8192 * 16384
     assert [sum(counts.values()) for counts in register_bytes(top)] == [size, size]
-    assert moved_bytes(top, Level(2**20, 16)) == MemoryTraffic(top).least() == 2 * size
+    assert MemoryTraffic(top).bytes(Level(2**20, 16)) == MemoryTraffic(top).least() == 2 * size
 
 
 def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:

@@ -14,7 +14,7 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma, CudaWgmmaShort
 from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
-from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, decoded, is_stepped, stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, decoded, stepped
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from tests import kept
@@ -116,7 +116,7 @@ def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence
     One that is built for certain steps is asked for these.
     """
     launch = asdict(family.launch(kernel))
-    if not is_stepped(kernel):
+    if not built_for(kernel):
         added = () if family.dtype == "int8" else ADDED
         calls = [replace(call, steps=[step for step in call.steps if step in added]) for call in calls]
     elif built_for(kernel) != ANY_STEPS:

@@ -14,7 +14,7 @@ from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.fused import is_stepped
+from haotuner.microkernels.cuda.fused import built_for
 from haotuner.spec.kernel import MicroKernel
 from tests.standin.patience import WALL_S
 
@@ -50,7 +50,7 @@ NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
 
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
     """The gates that a kernel's code breaks, in words. Builds for steps may have longer loops: see ``fused.py``."""
-    with_steps = is_stepped(kernel)
+    with_steps = built_for(kernel) != 0
     kind = family.name.rpartition("_")[0]
     for prefix in FOUND_BEFORE:
         kind = kind.replace(f"cuda_{prefix}", "cuda_")

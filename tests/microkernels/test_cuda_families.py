@@ -13,7 +13,7 @@ from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
-from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, is_stepped, stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, stepped
 from haotuner.ops.convolution import Window
 from haotuner.spec.demand import demand_query
 from haotuner.spec.kernel import MicroKernel
@@ -234,7 +234,7 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     points = list(windows.points(plain, device("sm_80")))
     assert {point["bk"] for point in points} == {32} and {point["v"] for point in points} == {8}
     more = replace(plain, epilogue=("bias", "gelu"))
-    assert all(is_stepped(point) for point in conv_families(more)[0].points(more, device("sm_80")))
+    assert all(built_for(point) for point in conv_families(more)[0].points(more, device("sm_80")))
     pairs, demands = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
     for family in (windows, columns):
         same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]
@@ -296,9 +296,9 @@ def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_noth
     ):
         op = Op.parse(f"conv_transpose2d:f=64,r=3,s=3{'' if 'layout' in words else ',layout=nhwc'},{words}")
         assert [family.name.removeprefix("cuda_") for family in conv_families(op)] == list(names), words
-    assert not any(is_stepped(point) for point in phases.points(plain, device("sm_80")))
+    assert not any(built_for(point) for point in phases.points(plain, device("sm_80")))
     (gathered,) = conv_families(first := Op.parse("conv_transpose2d:c=64,f=48,r=4,s=3,stride=2,dtype=bf16"))
-    assert all(is_stepped(point) for point in gathered.points(first, device("sm_80"))), "it writes fp32"
+    assert all(built_for(point) for point in gathered.points(first, device("sm_80"))), "it writes fp32"
 
 
 def test_phases_of_a_transposed_window_are_those_of_its_definition():

@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from haotuner.codegen.emit import AnyPlan
 from haotuner.codegen.kinds import graph_of
 from haotuner.codegen.schedule import Schedule, planned
 from haotuner.cost.families import demand
@@ -21,7 +23,7 @@ from haotuner.errors import NothingLegal, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
-from haotuner.microkernels.cuda.generated_kernel import cuda_unit
+from haotuner.microkernels.cuda.generated_kernel import kernel_text, shared_text
 from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.spec.kernel import MicroKernel, shares_terms
@@ -32,6 +34,11 @@ from tests.microkernels.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.standin.patience import WALL_S, ran
 
 ROOT = Path(__file__).parents[2]
+
+
+def cuda_unit(plans: Mapping[str, AnyPlan]) -> str:
+    """CUDA C++ of programs by symbol."""
+    return "\n".join([shared_text(), *(kernel_text(symbol, plan) for symbol, plan in plans.items())])
 
 
 @pytest.fixture(scope="module")

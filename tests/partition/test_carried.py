@@ -57,7 +57,7 @@ def mish(g: GraphBuilder, x: str) -> str:
 FUNCTIONS: dict[str, Any] = {
     "gelu": decompositions.gelu,
     "gelutanh": decompositions.gelu_tanh,
-    "silu": decompositions.silu,
+    "silu": lambda g, x: g.map("mul", x, g.map("sigmoid", x)),
     "mish": mish,
     "relu": lambda g, x: g.map("max", x, 0.0),
     "hardswish": lambda g, x: g.map(

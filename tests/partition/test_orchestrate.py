@@ -23,8 +23,8 @@ from haotuner.partition import profiled_costs as measured_module
 from haotuner.partition import windows as windows_module
 from haotuner.partition.costs import CORE, GPU, Prices
 from haotuner.partition.dim_ranges import shape_constraints, spans_of, unmet
-from haotuner.partition.executable import executable
-from haotuner.partition.greedy_fusion import Alias, Greedy, Loops
+from haotuner.partition.executable import executable_specializations
+from haotuner.partition.greedy_fusion import Alias, Greedy, Loops, Specialization
 from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
@@ -344,7 +344,7 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     g = GraphBuilder()
     x, y = g.input("x", (T,)), g.input("y", (dimension("other"),))
     graph = g.finish(g.map("add", x, g.map("mul", y, 2.0)))
-    model = executable("m", graph, Greedy(graph).steps)
+    model = executable_specializations("m", graph, [Specialization(tuple(Greedy(graph).steps))])
     schedule = ExecutionPlan.of(model.schedule, "m")
     assert schedule.values({"seq": 5, "other": 5})
     with pytest.raises(UsageError, match="which must be equal"):
@@ -436,7 +436,7 @@ def test_products_meet_no_subnormal_weights():
     g = GraphBuilder()
     x = g.input("x", (B, 4))
     graph = g.finish(g.add("contract", x, g.constant(weight.T.copy()), labels="bk,kn->bn"))
-    model = executable("net", graph, Greedy(graph).steps)
+    model = executable_specializations("net", graph, [Specialization(tuple(Greedy(graph).steps))])
     entry = model.document["weights"][model.document["steps"][0]["weight"]]
     stored = np.frombuffer(model.weights, np.float32, 8, entry["offset"]).reshape(entry["shape"])
     expected = weight.copy()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.pack_products import CudaEntry
@@ -17,7 +18,7 @@ from haotuner.bench.check import error_share
 from haotuner.bench.contender import OURS, OURS_AGAIN
 from haotuner.bench.contest import Contest, usual_weights
 from haotuner.bench.field import GPU, HOST, field_of
-from haotuner.bench.operands import calls, copies, decoded, encoded, rounded
+from haotuner.bench.operands import calls, copies, decoded, encoded
 from haotuner.bench.peers.gpu_driver import LEAST_LAUNCHES, LEAST_SAMPLES, GraphClock
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.bench.race import run
@@ -35,6 +36,11 @@ from tests.runtime.cuda_packs import CONV_ONE_TAP, GENERATED_PICKS, LAST, PICKS,
 from tests.standin import environment, toolchain_missing
 
 needs_compilers = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
+
+
+def rounded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The nearest numbers of the dtype, ties to even, as fp32."""
+    return decoded(encoded(values, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype, bits", [("fp32", 23), ("fp16", 10), ("bf16", 7)])

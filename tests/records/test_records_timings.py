@@ -12,11 +12,11 @@ from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import MemoryStore
 from haotuner.records.codec import trial_of
-from haotuner.records.timings import is_timings, load_timings, read_timings, shape_key
+from haotuner.records.timings import is_timings, load_timings, read_timings
 from haotuner.spec.record import Record, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.reading import read_records
-from tests.bench.own_records import OwnRecords
+from tests.bench.own_records import OwnRecords, shape_key
 
 H200 = Path(__file__).parents[1] / "bench" / "records" / "cuda" / "h200.json"
 device_named = partial(find_device, measure=False)

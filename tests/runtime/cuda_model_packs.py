@@ -22,8 +22,14 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.pack.write import write_pack
 from haotuner.partition.costs import GPU, Prices
-from haotuner.partition.executable import ExecutableModel, device_source_of, executable, executable_chain, source_of
-from haotuner.partition.greedy_fusion import Greedy, Step
+from haotuner.partition.executable import (
+    ExecutableModel,
+    device_source_of,
+    executable_chain,
+    executable_specializations,
+    source_of,
+)
+from haotuner.partition.greedy_fusion import Greedy, Specialization, Step
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.products import Product
 from haotuner.partition.segments import chained, cut, data_dimensions, flattened
@@ -237,7 +243,7 @@ def planned(
         steps = IlpPartitioner(own, Prices(sizes, GPU), serves=serves) if tuned else Greedy(own, tuned=False, serves=serves)
         called = f"{name}.{index}" if chained(segments) else name
         groups = first + sum(len(part.functions) for part in parts)
-        parts.append(executable(called, own, steps.steps, groups, on_device=True))
+        parts.append(executable_specializations(called, own, [Specialization(tuple(steps.steps))], groups, on_device=True))
         every += steps.steps
     return tuple(parts), executable_chain(name, graph, segments, parts) if chained(segments) else None, tuple(every)
 

@@ -9,7 +9,6 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.experts import SHARES
 from haotuner.transfer.reading import DeviceTables
 from tests.bench.transfer_study.across_devices import best_single
@@ -17,6 +16,7 @@ from tests.bench.transfer_study.calibrate import CANDIDATES, Fold, chosen, folds
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate_family, settings_document, without_relatives
 from tests.bench.transfer_study.learning_curve import SUBSETS, learning_curve
 from tests.bench.transfer_study.report import report
+from tests.bench.transfer_study.splits import architecture
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, read, tables
 
 pytestmark = pytest.mark.long

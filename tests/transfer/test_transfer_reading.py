@@ -12,8 +12,9 @@ from haotuner.spec.op import Op
 from haotuner.spec.record import Failed, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.reading import read_records, table_of
+from haotuner.transfer.reading import read_records
 from tests.bench.transfer_study.permutation import retold
+from tests.bench.transfer_study.splits import table_of
 from tests.transfer.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
 
 TRIAL = trial_of(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])

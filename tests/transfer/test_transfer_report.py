@@ -136,7 +136,7 @@ def test_one_device_only_is_refused_and_says_what_to_do() -> None:
 def test_measured_rows_count_as_found_and_walks_take_turns() -> None:
     (table,) = tables(WIDE)
     scores = TargetScores.of(table)
-    best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in scores.groups])
+    best = np.array([rows[np.argmax(np.exp(table.labels)[rows])] for rows in scores.groups])
     worst = -table.labels
     assert scores.score(worst, best)["best@1"] == 1.0 > scores.score(worst)["best@1"]
     assert curve_of(scores, best).tolist() == [0.5, 1.0]

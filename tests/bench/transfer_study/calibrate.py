@@ -16,13 +16,13 @@ import numpy as np
 
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.reading import DeviceTables, table_of
+from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.sources import learn_sources
 from tests.bench.transfer_study.modes import make_pool
 from tests.bench.transfer_study.opinions import measured_by, single_opinions
+from tests.bench.transfer_study.splits import architecture, table_of
 from tests.bench.transfer_study.workers import answers_of
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
@@ -43,7 +43,7 @@ class TargetScores:
         groups = tuple(table.groups())
         if not groups:
             raise ValueError(f"{table.family} on {table.device.id}: no task has two measured kernels to rank")
-        return TargetScores(throughput=table.efficiency(), labels=table.labels, groups=groups)
+        return TargetScores(throughput=np.exp(table.labels), labels=table.labels, groups=groups)
 
     def score(self, text: Scores, measured: Rows = NOTHING) -> dict[str, float]:
         """Mean over tasks of pairwise accuracy among unmeasured rows and of best@k, measured rows counted as found."""

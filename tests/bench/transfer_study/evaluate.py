@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from haotuner.errors import UsageError
-from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.reading import DeviceTables, table_of
+from haotuner.transfer.reading import DeviceTables
 from tests.bench.shipped_trees import fit_start
 from tests.bench.transfer_study.calibrate import CANDIDATES, KEYS, Calibration, calibrated
 from tests.bench.transfer_study.modes import MODES
 from tests.bench.transfer_study.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
-from tests.bench.transfer_study.splits import half_of_kernels, rows_within
+from tests.bench.transfer_study.splits import architecture, half_of_kernels, rows_within, table_of
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED
 from tests.bench.transfer_study.workers import answers_of
 

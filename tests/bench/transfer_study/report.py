@@ -10,10 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.reading import DeviceTables, table_of
+from haotuner.transfer.reading import DeviceTables
 from tests.bench.transfer_study.across_devices import across_devices
 from tests.bench.transfer_study.calibrate import Calibration, chosen, folds_for, scores_of
 from tests.bench.transfer_study.evaluate import (
@@ -29,6 +28,7 @@ from tests.bench.transfer_study.evaluate import (
 from tests.bench.transfer_study.learning_curve import learning_curve
 from tests.bench.transfer_study.modes import ModeChoice
 from tests.bench.transfer_study.simulate import LONGEST_WALK, SimulatedRun
+from tests.bench.transfer_study.splits import architecture, table_of
 from tests.bench.transfer_study.workers import Answer, answers_of
 
 # A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report
@@ -211,7 +211,7 @@ def _runs(read: DeviceTables, job: SeedsOfTarget) -> list[dict[str, Any]]:
 
 
 def _facts(table: DeviceTable) -> dict[str, Any]:
-    best = float(table.efficiency().max())
+    best = float(np.exp(table.labels).max())
     return {"rows": len(table), "tasks": list(table.task_names), "best_share_of_roofline": best}
 
 

@@ -77,7 +77,7 @@ def judged(
     document: dict[str, Any] = {
         "files": {table.device.id: {"times": len(table), "left_out": dict(table.left_out)} for table in tables}
     }
-    if targets or len({table.silicon for table in tables}) > 1:
+    if targets or len({table.device.arch for table in tables}) > 1:
         document["devices"] = evaluate_solvers(pool, settings=settings, targets=targets, problems=problems, tell=progress)
     if shapes:
         document["shapes"] = evaluate_shapes(pool, settings=settings, problems=problems, tell=progress)

@@ -14,9 +14,10 @@ from haotuner.cost.forest import Forest, one_device
 from haotuner.errors import UsageError
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.shape import Shape
-from haotuner.transfer.reading import DeviceTables, groups_of, table_of
+from haotuner.transfer.reading import DeviceTables, groups_of
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import learn_sources
+from tests.bench.transfer_study.splits import table_of
 
 REPEATS = 5  # the fastest counts: other load only ever adds
 SAMPLE = 32  # target rows the residual model is fitted on

@@ -40,7 +40,7 @@ def survivors(table: DeviceTable, *, most: int = MOST) -> list[Survived]:
     rows_ = []
     expected = np.asarray(table.frame["expected_log"], dtype=np.float64)
     broken = _laws(table)
-    efficiency = table.efficiency()
+    efficiency = np.exp(table.labels)
     for rows in table.groups():
         selected, refused = _funnel(rows, broken, expected, most)
         rows_.append(

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from haotuner.hw_profiles.table import Known
-from haotuner.records.miopen import BYTES, DIRECTIONS, ConvProblem
+from haotuner.records.miopen import BYTES, ConvProblem
 
+DIRECTIONS = {"F": 0, "B": 1, "W": 2}
 LAYOUTS = ("NCHW", "NHWC", "NCDHW", "NDHWC")
 # Facts of a device that a kernel's speed hangs on; what is not known of one is NaN.
 FACTS = ("compute_units", "wave_width", "fma_pipes", "clock_mhz", "memory_gbps", "l2_bytes", "l1_bytes", "peak_gflops")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.roofline import expected_us
-from haotuner.hw_profiles.table import Known, stand_in
+from haotuner.hw_profiles.table import Known
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.records.clblast import PARAMETERS, Configs
 from haotuner.spec.demand import DemandQuery
+from haotuner.spec.device import Device, Kind
 
 Values = NDArray[np.float64]
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k
 _FACTS = ("compute_units", "wave_width", "fma_pipes", "shared_per_block_bytes", "peak_gflops", "memory_gbps",
           "registers_per_thread", "threads_per_unit", "l2_bytes")  # fmt: skip
+# Of a middling GPU; they move all kernels of a device alike.
+_USUAL = {"compute_units": 16.0, "wave_width": 32.0, "registers_per_thread": 128.0}
+_TYPES = {field.name: str(field.type) for field in fields(Device) if field.name not in ("memory_gbps_unit", "tensor_tflops")}
 _SWITCHES = ("GEMMK", "SA", "SB", "STRM", "STRN")
 
 
@@ -70,6 +76,14 @@ def analysis(configs: Configs, device: Known) -> Values:
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = np.log(expected_us(on, xgemm(requested)))
     return np.asarray(expected - expected.min(), np.float64)
+
+
+def stand_in(known: Known) -> Device:
+    """A Device for the analysis of GPUs, which also stands for OpenCL on CPUs; usual numbers where nobody knows better."""
+    numbers = {name: value for name, value in (_USUAL | dict(known.facts)).items() if name in _TYPES}
+    typed = {name: value if _TYPES[name].startswith("float") else int(value) for name, value in numbers.items()}
+    kind: Kind = "hip" if known.arch.startswith("gfx") else "cuda" if known.arch.startswith("sm_") else "opencl"
+    return Device(id=known.id, kind=kind, name=known.name, arch=known.arch or "unknown", **typed)  # type: ignore[arg-type]
 
 
 def _columns(configs: Configs) -> dict[str, Values]:
