@@ -147,7 +147,7 @@ def test_layers_of_bytes_are_tuned_packed_and_verified(
 @pytest.mark.slow
 def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, images: Path, tmp_path: Path) -> None:
     host, op = Host(cache, images, "sm_80"), "grouped:g=6,n=64,k=64,dtype=fp16"
-    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json", budget_s=12)
+    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json", budget_s=24)
     assert answer.code == 0, answer.err
     assert all("cuda_grouped_" in kernel for kernel in answer.json()["ops"][0]["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
@@ -252,7 +252,7 @@ def test_outputs_of_a_file_are_tuned_as_one_op_and_verified(cache: Path, images:
         node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
     ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
     host, options = Host(cache, images, "sm_90a"), ("--op", "group:norm.onnx", "--shapes", "m=1..64;n=1..256")
-    answer = host.tune(tmp_path, *options, "--device", "cuda:0", "--json", budget_s=8)
+    answer = host.tune(tmp_path, *options, "--device", "cuda:0", "--json", budget_s=24)
     assert answer.code == 0, answer.err
     ops = answer.json()["ops"]
     assert len(ops) == 2 and all(op["measured"] for op in ops)
