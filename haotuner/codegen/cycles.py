@@ -97,7 +97,7 @@ def _near(access: Access, depth: int) -> bool:
 
 
 def _step(index: Places, depth: int) -> int:
-    """How much further the second iteration of a loop is than the first, at the first place."""
+    """Elements by which the second iteration of a loop lies behind the first, at the first place."""
     first, second = (index.take(at, axis=depth).flat[0] for at in (0, 1))
     return int(second - first)
 
