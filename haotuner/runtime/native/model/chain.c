@@ -279,7 +279,22 @@ static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, 
   return rc;
 }
 
-/* Of a model whose shapes follow from its inputs: asked for all outputs, then run. */
+/* All outputs of a model whose shapes follow from its inputs, as ht_model_run_into asks for them. */
+static const DLTensor* place_outputs(void* arg, const int64_t* sizes, ht_error* error) {
+  call* k = arg;
+  const ht_model* m = k->m;
+  int64_t *shape = k->shapes, count;
+  for (int32_t i = 0; i < m->output_count; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
+    if (ht_model_extents(m, t, sizes, shape, &count, error) != 0) return NULL;
+    k->made[i] = (DLTensor){NULL, {ht_where_type, m->device}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+    if (place_output(k, i, &k->made[i]) != 0) return NULL;
+    k->made[i].data = k->placed[i];
+    shape += t->rank;
+  }
+  return k->made;
+}
+
 static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn place, void* arg, void* stream, int64_t* dims, ht_error* error) {
   call k = {.m = m, .place = place, .arg = arg, .error = error};
   size_t count = (size_t)m->output_count;
@@ -289,16 +304,8 @@ static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn plac
   k.placed = (void**)(void*)(k.made + count);
   k.shapes = (int64_t*)(void*)(k.placed + count);
   k.asked = (char*)(k.shapes + count * HT_MODEL_AXES);
-  int64_t* shape = k.shapes;
-  int rc = ht_model_shapes(m, inputs, shape, error);
-  for (int32_t i = 0; i < m->output_count && rc == 0; ++i) {
-    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
-    k.made[i] = (DLTensor){NULL, {ht_where_type, m->device}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
-    rc = place_output(&k, i, &k.made[i]);
-    k.made[i].data = k.placed[i];
-    shape += t->rank;
-  }
-  if (rc == 0) rc = ht_model_run(m, inputs, k.made, stream, error);
+  const ht_model_outputs made = {place_outputs, &k};
+  int rc = ht_model_run_into(m, inputs, &made, stream, error);
   if (rc == 0 && dims != NULL) rc = ht_model_dims(m, inputs, dims, error);
   free(block);
   return rc;

@@ -244,7 +244,13 @@ int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht
 int ht_model_fits(const ht_model* model, int32_t output, const DLTensor* wanted, const DLTensor* given, ht_error* error);
 /* `stream`: of the device, on which all is queued; NULL on the host. */
 int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
-/* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do or are of another way. */
+/* The same with outputs that are made once the sizes of the request are known; NULL with *error filled: there are none. */
+typedef struct {
+  const DLTensor* (*of)(void* arg, const int64_t* sizes, ht_error* error);
+  void* arg;
+} ht_model_outputs;
+int ht_model_run_into(ht_model* model, const DLTensor* inputs, const ht_model_outputs* made, void* stream, ht_error* error);
+/* As ht_model_run on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do or are of another way. */
 int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error);
 
 /* chain.c. Where an output is to lie, told once its shape is known: the address of contiguous memory; NULL: there is none. */

@@ -272,15 +272,16 @@ static int deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor*
   return 0;
 }
 
-/* One call in a context of the model. *small: only its arena is too small, while a graph is captured. */
-static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, int* small,
-                  ht_error* error) {
+/* One call in a context of the model. `made`: NULL, or what makes the outputs. *small: only its arena is too small, while a graph is captured. */
+static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, const DLTensor* inputs, const DLTensor* outputs, const ht_model_outputs* made,
+                  int64_t* ns, int* small, ht_error* error) {
   *small = 0;
   if (ht_model_dims(m, inputs, c->dims, error) != 0) return -1;
   c->dims[m->dim_count] = 0;
-  if (ht_cache_capacities(m, outputs, c->dims, error) != 0) return -1;
+  if (made == NULL && ht_cache_capacities(m, outputs, c->dims, error) != 0) return -1;
   ht_model_plan* plan = plan_of(m, c, q, error);
   *small = plan == NULL && q->capturing;
+  if (plan != NULL && made != NULL && (outputs = made->of(made->arg, plan->sizes, error)) == NULL) return -1;
   if (plan == NULL || check_inputs(m, plan, inputs, error) != 0 || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
   if (ht_where_type == kDLCPU && ht_model_indices_in(m, inputs, plan->sizes, error) != 0) return -1;
   connect(m, plan, inputs, outputs);
@@ -289,7 +290,7 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
   return ht_context_rest(m, c, plan->need), 0;
 }
 
-static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, int64_t* ns, ht_error* error) {
+static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, const ht_model_outputs* made, void* stream, int64_t* ns, ht_error* error) {
   ht_model_queue q;
   if (m->chained) return ht_refuse(error, "ValueError", "%s: shapes of its outputs are known only from data; call it so that it asks where they are to lie", m->name);
   if (ht_where_queue(m, stream, &q, error) != 0) return -1;
@@ -298,18 +299,22 @@ static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, 
   for (int place = 0, small = 0;; ++place) {
     ht_model_context* c = ht_context_take(m, &place, &q, small ? &none : error); /* the words of the first are better */
     if (c == NULL) return -1;
-    int rc = run_in(m, c, &q, inputs, outputs, ns, &small, small ? &none : error);
+    int rc = run_in(m, c, &q, inputs, outputs, made, ns, &small, small ? &none : error);
     ht_context_give_back(m, place);
     if (rc == 0 || !small) return rc;
   }
 }
 
 int ht_model_times(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error) {
-  return run_on(m, inputs, outputs, NULL, ns, error);
+  return run_on(m, inputs, outputs, NULL, NULL, ns, error);
 }
 
 int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error) {
-  return run_on(m, inputs, outputs, stream, NULL, error);
+  return run_on(m, inputs, outputs, NULL, stream, NULL, error);
+}
+
+int ht_model_run_into(ht_model* m, const DLTensor* inputs, const ht_model_outputs* made, void* stream, ht_error* error) {
+  return run_on(m, inputs, NULL, made, stream, NULL, error);
 }
 
 /* Sizes of a request, in a context of its own: what there is of them may serve a stream. */
