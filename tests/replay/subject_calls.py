@@ -29,7 +29,7 @@ from haotuner.verify.pack_check import _call
 
 MOST_OF = {"b": 3, "c": 8}  # of axes of drawn shapes
 MOST = 20  # of all others: few cells, so that the tables of a pack compile fast
-OPS_OF_PACK = 20  # to make and check a pack takes seconds, however few ops it has
+OPS_OF_PACK = 5
 WIDEST = max(isa.wave_width for isa in ISAS)
 
 
