@@ -68,7 +68,11 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "windows": (Windows, lambda b, t: (torch.randn(b, 3, t, 16),), ({0: "b", 2: "t"},)),
     "image": (Image, lambda b, t: (torch.randn(b, 3, 16, 16),), ({0: "b"},)),
 }
-NEEDS = {"layer": ["bias_gelu", "bias_residual"], "windows": ["silu_mul", "bias_residual"], "image": ["dense_n16_k8_bias_relu"]}
+NEEDS = {
+    "layer": ["bias_gelu", "bias_residual"],
+    "windows": ["silu_mul", "bias_residual"],
+    "image": ["dense_n16_k8_bias_relu"],
+}
 
 
 @pytest.mark.long
