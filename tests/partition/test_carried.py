@@ -16,28 +16,22 @@ from haotuner.partition.products import Product
 B = dimension("batch")
 
 
-def test_a_sum_of_two_products_is_carried_by_one_of_them():
+def summed(g: GraphBuilder, left: str, right: str) -> str:
+    return g.map("add", left, right)
+
+
+def gated(g: GraphBuilder, left: str, right: str) -> str:
+    return g.map("mul", g.map("mul", left, g.map("sigmoid", left)), right)
+
+
+@pytest.mark.parametrize(("join", "steps"), [(summed, "residual"), (gated, "silu_mul")])
+def test_what_joins_two_products_is_carried_by_one_of_them(join: Any, steps: str) -> None:
     g = GraphBuilder()
     x = g.input("x", (B, 16))
     left, right = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
-    graph = g.finish(g.map("add", left, right))
-    steps = Greedy(graph).steps
-    assert sorted(step.op.name for step in steps if isinstance(step, Product)) == [
-        "dense_n16_k16", "dense_n16_k16_residual"
-    ]  # fmt: skip
-    assert not any(isinstance(step, Loops) for step in steps)
-
-
-def test_a_gated_layer_multiplies_behind_one_of_its_products() -> None:
-    g = GraphBuilder()
-    x = g.input("x", (B, 16))
-    gate, up = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
-    graph = g.finish(g.map("mul", g.map("mul", gate, g.map("sigmoid", gate)), up))
-    steps = Greedy(graph).steps
-    assert sorted(step.op.name for step in steps if isinstance(step, Product)) == [
-        "dense_n16_k16", "dense_n16_k16_silu_mul"
-    ]  # fmt: skip
-    assert not any(isinstance(step, Loops) for step in steps)
+    plan = Greedy(g.finish(join(g, left, right))).steps
+    assert sorted(step.op.name for step in plan if isinstance(step, Product)) == ["dense_n16_k16", f"dense_n16_k16_{steps}"]
+    assert not any(isinstance(step, Loops) for step in plan)
 
 
 def test_a_product_multiplies_with_one_tensor_and_adds_none_beside() -> None:
