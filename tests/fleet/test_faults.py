@@ -214,20 +214,19 @@ def test_without_its_device_a_run_ends_with_what_it_has_and_is_resumed(
     check_store(url, requested)
 
 
-def test_without_its_head_a_run_ends_with_what_it_has_and_is_resumed(url: str) -> None:
+def test_without_its_head_a_run_ends_with_what_it_has_and_is_resumed(fleet: LocalFleet, url: str) -> None:
     requested = trials(AVX2, 600)
-    with local_fleet(AVX2) as fleet:
-        with Connection(fleet.address) as client, patient(url) as store, lab_of(engine_of(client, AVX2), store) as lab:
+    with Connection(fleet.address) as client, patient(url) as store, lab_of(engine_of(client, AVX2), store) as lab:
 
-            def goes_on(record: object) -> bool:
-                if record is not None and len(lab.records()) == 15:
-                    fleet.kill("head")
-                return True
+        def goes_on(record: object) -> bool:
+            if record is not None and len(lab.records()) == 15:
+                fleet.kill("head")
+            return True
 
-            first = lab.measure(requested, goes_on)
-            assert 15 <= len(first) < len(requested) and "is gone" in lab.lost
-        fleet.end()
-        fleet.begin(AVX2)
-        with Connection(fleet.address) as client, patient(url) as store, lab_of(engine_of(client, AVX2), store) as lab:
-            assert lab.reused == len(first) and len(lab.measure(requested)) == len(requested)
+        first = lab.measure(requested, goes_on)
+        assert 15 <= len(first) < len(requested) and "is gone" in lab.lost
+    fleet.end()
+    fleet.begin(AVX2)
+    with Connection(fleet.address) as client, patient(url) as store, lab_of(engine_of(client, AVX2), store) as lab:
+        assert lab.reused == len(first) and len(lab.measure(requested)) == len(requested)
     check_store(url, requested)
