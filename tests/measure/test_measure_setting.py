@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.backends.cpu.pack_dense import ROWS_LEAST, ROWS_MOST, Blocking
+from haotuner.backends.cpu.pack_dense import ROWS_LEAST, ROWS_MOST, ROWS_MOST_ON_TILES, Blocking
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.dense_demand import K_BLOCK_LEAST_ROWS
+from haotuner.microkernels.cpu.typed import CpuTyped
 from haotuner.spec.op import Op
 from tests.cost.cost_examples import BIG_CORE
 
@@ -33,3 +34,15 @@ def test_rows_are_blocked_more_coarsely_where_a_long_sum_comes_in_parts() -> Non
     assert few["row_block"] == 32 and many["row_block"] == ROWS_MOST
     short = Blocking.of(Op.parse("dense_n1024_k2048"), TILES, BIG_CORE)
     assert short.words(4096)["k_block"] == 0 and ROWS_LEAST <= short.words(4096)["row_block"] <= ROWS_MOST
+
+
+def test_rows_are_blocked_more_coarsely_on_amx_tiles() -> None:
+    """The weight streams past once a block, and tiles multiply much faster than it comes."""
+    core = replace(BIG_CORE, l2_bytes=2 << 20)
+    for depth, rows in ((512, ROWS_MOST_ON_TILES), (1024, 512), (4096, 128)):  # half of L2, and 576 at most
+        op = Op.parse(f"dense:n=1024,k={depth},dtype=bf16")
+        vectors, tiles = (
+            CpuTyped("bf16").typed(op, (16, 32, 32, 1, 16, 0), on_tiles=on_tiles) for on_tiles in (False, True)
+        )
+        assert Blocking.of(op, (tiles,), core).row_block == rows
+        assert Blocking.of(op, (vectors,), core).row_block == ROWS_MOST
