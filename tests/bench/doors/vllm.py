@@ -83,7 +83,21 @@ def measured(folder: Path, dtype: str, *, eager: bool = False, turns: int = TURN
     ).stdout.strip()  # fmt: skip
     model_name = f"Llama, 98 M random parameters, {dtype}{', eager' if eager else ''}"
     row = Row(door="vLLM", model=model_name, **figures[0], beside=figures[1], server=f"vLLM {version}")
-    return row, {**details, "same_tokens": f"{same} of {len(LENGTHS)}", "served": ours[0]["served"]}
+    margins = [max(pair) for pair in margins_apart(ours[0], theirs[0])]
+    return row, {**details, "same_tokens": f"{same} of {len(LENGTHS)}", "margins": margins, "served": ours[0]["served"]}
+
+
+def margins_apart(ours: dict[str, Any], theirs: dict[str, Any]) -> list[tuple[float, float]]:
+    """Of prompts with other tokens: by how much either engine's best logit exceeds its second where tokens first differ.
+
+    Later tokens follow another text. Small margins say that rounding chose the token.
+    """
+    result = []
+    for prompt, (own, other) in enumerate(zip(ours["tokens"], theirs["tokens"], strict=True)):
+        differ = [index for index, (single, second) in enumerate(zip(own, other, strict=True)) if single != second]
+        if differ:
+            result.append((ours["margins"][prompt][differ[0]], theirs["margins"][prompt][differ[0]]))
+    return result
 
 
 def _best(runs: list[dict[str, Any]], name: str, pick: Any) -> float:
@@ -118,7 +132,10 @@ def notes(folder: Path) -> str:
     for dtype, (_, details) in _of_types(folder).items():
         pairs = {name: details[name] for name in ("prefill_tokens_s", "decode_tokens_s", "start_s")}
         text = ", ".join(f"{name} {own:,.1f} / {other:,.1f} ({own / other:.2f})" for name, (own, other) in pairs.items())
-        lines.append(f"- {dtype}: the same tokens for {details['same_tokens']} prompts; ours over vLLM's own: {text}.")
+        margins, same = details["margins"], f"the same tokens for {details['same_tokens']} prompts"
+        if margins:
+            same += f" (elsewhere the two best logits are within {max(margins):.3f})"
+        lines.append(f"- {dtype}: {same}; ours over vLLM's own: {text}.")
     return "\n".join(["", *lines])
 
 

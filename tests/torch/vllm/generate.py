@@ -1,7 +1,8 @@
 """A vLLM process: ``python -m tests.torch.vllm.generate JOB.json ANSWER.json`` starts an engine and answers prompts.
 
 The job has ``model``, ``pack`` (or null), ``dtype``, ``eager``, ``prompts`` (lists of token ids), ``tokens`` of each, and
-``repeats`` of the timed part. The answer has ``tokens``, ``served`` (layers by op), seconds and megabytes.
+``repeats`` of the timed part. The answer has ``tokens``, ``margins`` (the best logit over the second best, of each token),
+``served`` (layers by op), seconds and megabytes.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ def generate(job: dict[str, Any]) -> dict[str, Any]:
     )
     started = time.perf_counter()
 
-    def answer(prompts: list[list[int]], tokens: int) -> tuple[float, list[list[int]]]:
-        limits = vllm.SamplingParams(max_tokens=tokens, temperature=0, detokenize=False, ignore_eos=True)
+    def answer(prompts: list[list[int]], tokens: int, **limits: Any) -> tuple[float, list[Any]]:
+        sampling = vllm.SamplingParams(max_tokens=tokens, temperature=0, detokenize=False, ignore_eos=True, **limits)
         before = time.perf_counter()
-        outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], limits, use_tqdm=False)
-        return time.perf_counter() - before, [list(output.outputs[0].token_ids) for output in outputs]
+        outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
+        return time.perf_counter() - before, [output.outputs[0] for output in outputs]
 
     prompts = job["prompts"]
     first_s, _ = answer(prompts[:1], 1)
-    _, tokens = answer(prompts, job["tokens"])
+    _, completions = answer(prompts, job["tokens"], logprobs=2)
     prefill, decode, single = [], [], []
     for _ in range(job.get("repeats", 0)):
         prefill.append(sum(map(len, prompts)) / answer(prompts, 1)[0])
@@ -77,7 +78,8 @@ def generate(job: dict[str, Any]) -> dict[str, Any]:
         decode.append(2 * 32 / max(whole - first, 1e-9))
         single += [answer([ids[: 16 + 37 * index]], 1)[0] for index, ids in enumerate(prompts)]
     return {
-        "tokens": tokens,
+        "tokens": [list(completion.token_ids) for completion in completions],
+        "margins": [[_margin(candidates) for candidates in completion.logprobs] for completion in completions],
         "served": engine.apply_model(served)[0],
         "import_s": imported - began,
         "start_s": started - imported,
@@ -88,6 +90,12 @@ def generate(job: dict[str, Any]) -> dict[str, Any]:
         "p99_s": max(single, default=None),
         "memory_mb": resident_mb(),
     }
+
+
+def _margin(candidates: dict[int, Any]) -> float:
+    """By how much the best candidate's logit exceeds the second's."""
+    second, best = sorted(candidate.logprob for candidate in candidates.values())[-2:]
+    return float(best - second)
 
 
 def main(arguments: list[str]) -> int:
