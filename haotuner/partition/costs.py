@@ -128,17 +128,21 @@ class Rates:
             return 1.0
         direct = is_direct(op)
         if channels_last(op):  # lanes are features
-            return 1.0 / _lane_fill(extents["f"] // (1 if direct else int(op.option("groups")))) if "h" in extents else 1.0
+            if "h" not in extents:
+                return 1.0
+            features = extents["f"] // (1 if direct else int(op.option("groups")))
+            return 1.0 / _lane_fill(features, TILE_LANES if direct or features < TILE_LANES else TAIL_LANES)
         sides = windows(op.kind, extents, op.all_options())
         rows, columns = (sides[axis].out(extents[axis]) if axis in extents else 1 for axis in ("h", "w"))
         if rows < 1 or columns < 1:
             return 1.0
         if not direct:  # a product of one row for each group, behind a copy of its image for each tap
             one_row = "transpose" not in op.kind and extents["c"] == int(op.option("groups")) > 1
-            return ONE_ROW / _lane_fill(rows * columns) if one_row else 1.0
+            return ONE_ROW / _lane_fill(rows * columns, TILE_LANES) if one_row else 1.0
         tile_rows = rows / ceil(rows / TILE_ROWS)
         waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
-        vector_fill, channel_fill = _lane_fill(columns), _lane_fill(extents["c"])  # of small images, lanes are channels
+        vector_fill = _lane_fill(columns, TILE_LANES)
+        channel_fill = _lane_fill(extents["c"], TILE_LANES)  # of small images, lanes are channels
         if "h" not in extents:
             return waiting / vector_fill
         small = extents["h"] * extents["w"] <= SMALL_IMAGE and vector_fill < CHANNELS_PAY * channel_fill
@@ -147,8 +151,9 @@ class Rates:
         return 1.0 / channel_fill if small else apart * waiting / vector_fill
 
 
-def _lane_fill(count: int) -> float:
-    return count / (TILE_LANES * ceil(count / TILE_LANES)) if count else 1.0
+def _lane_fill(count: int, lanes: int) -> float:
+    """Share of the lanes of whole vectors that ``count`` elements fill."""
+    return count / (lanes * ceil(count / lanes)) if count else 1.0
 
 
 FEW_TAPS = 9
@@ -156,6 +161,9 @@ TILE_ROWS = 8  # of depthwise kernels with channels first: ROWS of microkernels/
 GATHERED = 8.0  # such a tile of elements apart, which are read one by one: 7x7 and 3x3, strides of 1 by 2 to 4, on Zen 4
 ONE_ROW = 10.0  # depthwise with channels first by windows that is_direct refuses: 28 times of drawn layers on Zen 4
 TILE_LANES = 16  # columns of such a tile, and features with channels last, of the widest vectors
+# Features behind whole vectors: a program of half a vector computes those that end the tiles. 24 times of eight drawn layers
+# on Emerald Rapids, channels last over first: 2.2 below 16 features, 1.2 at 20, 1.0 from 24 on.
+TAIL_LANES = 8
 SMALL_IMAGE, CHANNELS_PAY = 512, 0.75  # pixels, and share of the fill: ht_direct_is_small of conv_direct.c
 MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile
 LEAST_US = 2.0  # of a group, the mean over the requests, below which no program is made

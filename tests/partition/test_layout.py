@@ -312,7 +312,7 @@ def test_depthwise_windows_without_a_direct_kernel_cost_ten_times_as_much_with_c
     assert CORE.tile_factor(Op.parse("conv1d:c=48,f=48,s=31,pad=15.15"), {"b": 1, "w": 64}) == 1.0
 
 
-@pytest.mark.parametrize(("features", "share"), [(8, 2.0), (16, 1.0), (24, 32 / 24), (72, 80 / 72), (96, 1.0)])
+@pytest.mark.parametrize(("features", "share"), [(8, 2.0), (16, 1.0), (20, 24 / 20), (24, 1.0), (70, 72 / 70), (96, 1.0)])
 def test_features_that_fill_no_vector_cost_more_with_channels_last_alone(features, share):
     layer, sizes = f"conv2d:c=24,f={features},r=1,s=3,pad=0.1.0.1", {"b": 1, "h": 40, "w": 40}
     assert CORE.tile_factor(Op.parse(f"{layer},layout=nhwc"), sizes) == pytest.approx(share)
