@@ -83,20 +83,19 @@ def measured(folder: Path, dtype: str, *, eager: bool = False, turns: int = TURN
     ).stdout.strip()  # fmt: skip
     model_name = f"Llama, 98 M random parameters, {dtype}{', eager' if eager else ''}"
     row = Row(door="vLLM", model=model_name, **figures[0], beside=figures[1], server=f"vLLM {version}")
-    margins = [max(pair) for pair in margins_apart(ours[0], theirs[0])]
+    margins = margins_apart(ours[0], theirs[0])
     return row, {**details, "same_tokens": f"{same} of {len(LENGTHS)}", "margins": margins, "served": ours[0]["served"]}
 
 
-def margins_apart(ours: dict[str, Any], theirs: dict[str, Any]) -> list[tuple[float, float]]:
-    """Of prompts with other tokens: by how much either engine's best logit exceeds its second where tokens first differ.
+def margins_apart(ours: dict[str, Any], theirs: dict[str, Any]) -> list[float]:
+    """Larger margin of both engines where tokens first differ, of prompts with other tokens: later ones follow another text.
 
-    Later tokens follow another text. Small margins say that rounding chose the token.
+    Small margins say that rounding chose the token.
     """
     result = []
-    for prompt, (own, other) in enumerate(zip(ours["tokens"], theirs["tokens"], strict=True)):
-        differ = [index for index, (single, second) in enumerate(zip(own, other, strict=True)) if single != second]
-        if differ:
-            result.append((ours["margins"][prompt][differ[0]], theirs["margins"][prompt][differ[0]]))
+    for prompt, tokens in enumerate(zip(ours["tokens"], theirs["tokens"], strict=True)):
+        differ = [index for index, (own, other) in enumerate(zip(*tokens, strict=True)) if own != other]
+        result += [max(engine["margins"][prompt][index] for engine in (ours, theirs)) for index in differ[:1]]
     return result
 
 
